@@ -1,0 +1,38 @@
+# Needs Python 3.11, git, make and pip; everything else goes into .venv.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup test repro lab format clean
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+
+$(STAMP): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11, or say make PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+setup: $(STAMP)  ## install everything into .venv
+
+test: $(STAMP)  ## check style and types, then run the tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy qe
+	$(BIN)/python -m pytest
+
+repro: $(STAMP)  ## run what is stale, then rebuild every table and figure
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/dvc repro
+
+lab: $(STAMP)  ## open the notebooks in JupyterLab
+	$(BIN)/jupyter lab notebooks
+
+format: $(STAMP)  ## let ruff put code and notebooks in order
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## remove the environment and caches, nothing that a run made
+	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis qe.egg-info

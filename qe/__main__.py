@@ -1,0 +1,137 @@
+"""The command line: `python -m qe run --suite minatar --game Breakout --algorithm ucb`."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from qe.config import Config, ConfigError, configure
+
+
+def parse_value(name: str, text: str) -> Any:
+    """`text` as the value of the parameter `name`: names as they are, the rest as JSON."""
+    field = Config.model_fields.get(name)
+    if field is None or isinstance(field.default, str):
+        return text
+    try:
+        value = json.loads(text.replace("_", "").lower())
+    except json.JSONDecodeError:
+        return text
+    # 1e6 frames are meant as a whole number.
+    whole = isinstance(field.default, int) and isinstance(value, float) and value.is_integer()
+    return int(value) if whole else value
+
+
+def parse_parameters(words: list[str]) -> dict[str, Any]:
+    """`--name value` and `--name=value`, any parameter of a run."""
+    values: dict[str, Any] = {}
+    rest = iter(words)
+    for word in rest:
+        if not word.startswith("--"):
+            raise ConfigError(f"Expected a parameter such as --game, not {word!r}.")
+        name, equals, text = word[2:].partition("=")
+        name = name.replace("-", "_")
+        if not equals:
+            following = next(rest, None)
+            if following is None:
+                raise ConfigError(f"{name} needs a value.")
+            text = following
+        values[name] = parse_value(name, text)
+    return values
+
+
+def print_parameters(profile: str, suite: str) -> None:
+    config = configure(profile, suite=suite, **({"game": "Breakout"} if suite == "minatar" else {}))
+    for name, field in Config.model_fields.items():
+        if name != "profile":
+            print(f"--{name:<17} {getattr(config, name)!s:<34} {field.description}")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m qe", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser(
+        "run",
+        help="train one agent",
+        description="Train one agent. Takes every parameter as --name value: "
+        "`python -m qe parameters` lists them.",
+    )
+    run.add_argument("--out", help="directory (default: one of its own under results/scratch)")
+    run.add_argument("--overwrite", action="store_true", help="make a finished run again")
+    run.add_argument("--profile", default="default", help="parameters to start from")
+
+    listing = commands.add_parser("parameters", help="list every parameter of a run")
+    listing.add_argument("--suite", default="atari")
+    listing.add_argument("--profile", default="default")
+
+    execute = commands.add_parser("execute", help="one run of the pipeline, as params.yaml says")
+    for name in ("suite", "game", "algorithm"):
+        execute.add_argument(f"--{name}", required=True)
+    execute.add_argument("--seed", type=int, required=True)
+
+    clean = commands.add_parser("clean", help="a notebook's code as text")
+    clean.add_argument("notebook", type=Path)
+    clean.add_argument("text", type=Path)
+
+    figure = commands.add_parser("figure", help="learning curves of the runs of one game")
+    figure.add_argument("runs", type=Path)
+    figure.add_argument("figure", type=Path)
+    return parser
+
+
+def command_run(args: argparse.Namespace, rest: list[str]) -> None:
+    config = configure(args.profile, **parse_parameters(rest))
+    from qe.estimate import describe  # torch takes a second: not before a typo is refused
+    from qe.run import run
+
+    print(describe(config), flush=True)
+    print(run(config, args.out, overwrite=args.overwrite))
+
+
+def command_execute(args: argparse.Namespace) -> None:
+    from qe.notebooks import execute_run
+
+    execute_run(args.suite, args.game, args.algorithm, args.seed)
+
+
+def command_clean(args: argparse.Namespace) -> None:
+    from qe.notebooks import clean
+
+    args.text.parent.mkdir(parents=True, exist_ok=True)
+    args.text.write_text(clean(args.notebook))
+
+
+def command_figure(args: argparse.Namespace) -> None:
+    from qe.figures import plot_algorithms, save, use_style
+
+    use_style()
+    runs = [path.parent for path in sorted(args.runs.glob("*/*/run.json"))]
+    save(plot_algorithms(runs, title=args.runs.name), args.figure)
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = build_parser()
+    args, rest = parser.parse_known_args(words)
+    if rest and args.command != "run":
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    try:
+        match args.command:
+            case "run":
+                command_run(args, rest)
+            case "parameters":
+                print_parameters(args.profile, args.suite)
+            case "execute":
+                command_execute(args)
+            case "clean":
+                command_clean(args)
+            case "figure":
+                command_figure(args)
+    except ConfigError as error:
+        print(f"qe: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,258 @@
+"""Atari, MinAtar and the chain behind one small interface.
+
+An environment counts every emulator frame, keeps the raw score of the game in progress, and
+hands out finished games in `finished`. `reset` begins the next life of the game, or the next
+game, whichever the last step calls for; a life's end is terminal for learning and does not
+restart the game.
+"""
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from importlib import import_module
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+from ale_py import ALEInterface, LoggerMode
+from ale_py.roms import get_rom_path
+from numpy.typing import NDArray
+
+from qe.config import Config
+from qe.games import atari_games
+
+Frame = NDArray[np.uint8]
+NOOP = 0
+
+
+class Game(NamedTuple):
+    """A finished full game."""
+
+    score: float  # raw, over all lives, no-ops and FIRE included
+    frames: int
+
+
+class Step(NamedTuple):
+    frame: Frame
+    reward: float  # raw
+    terminal: bool  # a life or the game ended: nothing to bootstrap from
+    truncated: bool  # the game was cut off at its cap: it would have gone on
+
+
+class Env(ABC):
+    """What training needs of a game, and the frames and scores that every game counts alike."""
+
+    frame_shape: tuple[int, ...]
+    n_actions: int
+
+    def __init__(self, max_frames: int | None) -> None:
+        self.max_frames = max_frames
+        self.frames = 0  # so far, over all games
+        self.finished: list[Game] = []  # emptied by whoever reads it
+        self._score, self._length = 0.0, 0  # of the game in progress
+
+    @abstractmethod
+    def reset(self) -> Frame:
+        """The first frame of the next life, or of the next game."""
+
+    @abstractmethod
+    def step(self, action: int) -> Step: ...
+
+    def _count(self, reward: float) -> bool:
+        """One emulator frame of the game in progress; whether the game has reached its cap."""
+        self.frames += 1
+        self._score += reward
+        self._length += 1
+        return self._length == self.max_frames
+
+    def _finish(self) -> None:
+        self.finished.append(Game(self._score, self._length))
+        self._score, self._length = 0.0, 0
+
+
+class Preset(NamedTuple):
+    """What differs between two generations of Atari preprocessing."""
+
+    crop: bool  # resize to 84x110 and cut rows 18-102, or squash to 84x84
+    noops_every_life: bool  # 1-30 no-ops before every life, or before every game
+    max_frames: int
+
+
+PRESETS = {
+    "gym2017": Preset(crop=True, noops_every_life=True, max_frames=400_000),
+    "modern": Preset(crop=False, noops_every_life=False, max_frames=108_000),
+}
+MAX_FRAMES_2017 = {"SpaceInvaders": 300_000}  # Gym gave it a frame skip of 3, and 100 000 steps
+MAX_NOOPS = 30
+
+
+class Atari(Env):
+    """One of the 49 games on the Arcade Learning Environment."""
+
+    frame_shape = (1, 84, 84)
+
+    def __init__(self, config: Config, rng: np.random.Generator) -> None:
+        self.preset = PRESETS[config.preset]
+        cap = self.preset.max_frames
+        if config.preset == "gym2017":
+            cap = MAX_FRAMES_2017.get(config.game, cap)
+        super().__init__(config.max_frames or cap)
+        self.action_repeat = config.action_repeat
+        self.rng = rng
+        ALEInterface.setLoggerMode(LoggerMode.Error)
+        self.ale = ALEInterface()
+        self.ale.setInt("random_seed", int(rng.integers(2**31)))
+        self.ale.setFloat("repeat_action_probability", config.sticky)
+        rom = get_rom_path(atari_games()[config.game].rom)
+        assert rom is not None  # ale-py ships all 49
+        self.ale.loadROM(rom)
+        get = self.ale.getLegalActionSet if config.full_actions else self.ale.getMinimalActionSet
+        self.actions = get()
+        self.n_actions = len(self.actions)
+        # Games that wait for FIRE have it second: NOOP, FIRE, ...
+        self.needs_fire = self.actions[1].name == "FIRE"
+        shape = (210, 160, 3) if self.preset.crop else (210, 160)
+        self._screens = np.zeros((2, *shape), np.uint8)  # the last two frames
+        self._newest = 0  # the one of them that is newer
+        self._lives, self._life_lost = 0, False
+        self._over = True  # the next reset begins a game
+
+    def reset(self) -> Frame:
+        while True:
+            first = self._over
+            if first:
+                self.ale.reset_game()
+                self._over = False
+                self._lives = self.ale.lives()
+                self._grab()
+            else:  # step out of the frame in which the life was lost
+                self._frame(NOOP)
+            if first or self.preset.noops_every_life:
+                for _ in range(self.rng.integers(1, MAX_NOOPS + 1)):
+                    if not self._over:
+                        self._frame(NOOP)
+            self._screens[1 - self._newest] = 0  # the life's first frame stands alone
+            if self.needs_fire:
+                for action in (1, 2):
+                    self._repeat(action)
+            if not self._over:
+                return self._observe()
+
+    def step(self, action: int) -> Step:
+        reward = self._repeat(action)
+        terminal = self._life_lost or self.ale.game_over(with_truncation=False)
+        return Step(self._observe(), reward, terminal, self._over and not terminal)
+
+    def _repeat(self, action: int) -> float:
+        """The action for `action_repeat` frames, or until a life or the game ends."""
+        reward = 0.0
+        for _ in range(self.action_repeat):
+            if self._over:
+                break
+            reward += self._frame(action)
+            if self._life_lost:
+                break
+        return reward
+
+    def _frame(self, action: int) -> float:
+        reward = float(self.ale.act(self.actions[action]))
+        capped = self._count(reward)
+        self._grab()
+        lives = self.ale.lives()
+        # Not at 0 lives: Q*bert stays there for some frames before its game is over.
+        self._life_lost = 0 < lives < self._lives
+        self._lives = lives
+        if self.ale.game_over(with_truncation=False) or capped:
+            self._over = True
+            self._finish()
+        return reward
+
+    def _grab(self) -> None:
+        self._newest = 1 - self._newest
+        screen = self._screens[self._newest]
+        if self.preset.crop:
+            self.ale.getScreenRGB(screen)
+        else:
+            self.ale.getScreenGrayscale(screen)
+
+    def _observe(self) -> Frame:
+        screen = self._screens.max(axis=0)
+        if not self.preset.crop:
+            return cv2.resize(screen, (84, 84), interpolation=cv2.INTER_AREA)[None]
+        rgb = screen.astype(np.float32)
+        grey = rgb[..., 0] * 0.299 + rgb[..., 1] * 0.587 + rgb[..., 2] * 0.114
+        tall = cv2.resize(grey, (84, 110), interpolation=cv2.INTER_LINEAR)
+        return tall[18:102].astype(np.uint8)[None]
+
+
+class MinAtar(Env):
+    """One of the games of MinAtar (Young and Tian, 2019): one frame per action, no lives."""
+
+    def __init__(self, config: Config, rng: np.random.Generator) -> None:
+        super().__init__(config.max_frames)
+        name = "space_invaders" if config.game == "SpaceInvaders" else config.game.lower()
+        self.env = import_module("minatar").Environment(name, sticky_action_prob=config.sticky)
+        self.env.seed(int(rng.integers(2**32)))
+        self.actions = list(range(6)) if config.full_actions else self.env.minimal_action_set()
+        self.n_actions = len(self.actions)
+        self.frame_shape = (self.env.n_channels, 10, 10)
+
+    def reset(self) -> Frame:
+        self.env.reset()
+        return self._observe()
+
+    def step(self, action: int) -> Step:
+        reward, over = self.env.act(self.actions[action])
+        capped = self._count(float(reward))
+        if over or capped:
+            self._finish()
+        return Step(self._observe(), float(reward), over, capped and not over)
+
+    def _observe(self) -> Frame:
+        return self.env.state().transpose(2, 0, 1).astype(np.uint8)
+
+
+class Chain(Env):
+    """The N-state chain of Osband et al. (2016), Figure 4.
+
+    The agent starts in the second state and moves left (0) or right (1) for N + 9 steps. Acting
+    in the first state pays 1/1000, in the last one 1: the best return is 11. Never told of the
+    end, it learns as if the walk went on. A frame has its first s entries set in state s.
+    """
+
+    n_actions = 2
+
+    def __init__(self, config: Config, rng: np.random.Generator) -> None:
+        self.n = int(config.game.removeprefix("N"))
+        super().__init__(config.max_frames or self.n + 9)
+        self.frame_shape = (self.n,)
+        self.state = 2
+
+    def reset(self) -> Frame:
+        self.state = 2
+        return self._observe()
+
+    def step(self, action: int) -> Step:
+        reward = {1: 0.001, self.n: 1.0}.get(self.state, 0.0)
+        self.state = min(max(self.state + (1 if action else -1), 1), self.n)
+        capped = self._count(reward)
+        if capped:
+            self._finish()
+        return Step(self._observe(), reward, False, capped)
+
+    def _observe(self) -> Frame:
+        return (np.arange(self.n) < self.state).astype(np.uint8)
+
+
+SUITES: dict[str, Callable[[Config, np.random.Generator], Env]] = {
+    "atari": Atari,
+    "minatar": MinAtar,
+    "chain": Chain,
+}
+
+
+def make(config: Config, rng: np.random.Generator, max_frames: int | None = None) -> Env:
+    """The environment of `config`, seeded from `rng`; its games are cut at `max_frames` too."""
+    env = SUITES[config.suite](config, rng)
+    env.max_frames = min(cap for cap in (env.max_frames, max_frames, sys.maxsize) if cap)
+    return env

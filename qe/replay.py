@@ -1,0 +1,113 @@
+"""A replay memory that stores each frame once."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Batch(NamedTuple):
+    """B sampled transitions. Row b holds the history of s_t and, one frame on, that of s_t+1."""
+
+    window: NDArray[np.uint8]  # [B, history + 1, *frame_shape]
+    action: NDArray[np.int64]  # [B]
+    reward: NDArray[np.float32]  # [B]
+    terminal: NDArray[np.bool_]  # [B], the value after s_t+1 is zero
+    mask: NDArray[np.bool_] | None  # [B, K], which heads learn from it; None: all
+
+    @property
+    def obs(self) -> NDArray[np.uint8]:
+        """s_t, `[B, history, *frame_shape]`."""
+        return self.window[:, :-1]
+
+    @property
+    def next_obs(self) -> NDArray[np.uint8]:
+        """s_t+1; meaningless where `terminal`."""
+        return self.window[:, 1:]
+
+
+class Replay:
+    """A ring of the last `capacity` frames, each with the action that followed it.
+
+    Frames are numbered by when they were added; frame i lives in slot i % capacity. A stack of
+    `history` frames is put together when sampled: frames from before the life's first are zero.
+    A life that is cut off (not ended) is closed with `add_last`, so that its last transition
+    has a next frame to bootstrap from.
+    """
+
+    def __init__(self, capacity: int, frame_shape: tuple[int, ...], history: int, K: int = 0):
+        """`K` > 0 stores a mask over K heads with each transition."""
+        self.capacity, self.history = capacity, history
+        # np.zeros maps memory without touching it: 7 GB cost nothing until they are filled.
+        self.frames = np.zeros((capacity, *frame_shape), np.uint8)
+        self.actions = np.zeros(capacity, np.uint8)
+        self.rewards = np.zeros(capacity, np.float32)
+        self.terminals = np.zeros(capacity, np.bool_)
+        self.lasts = np.zeros(capacity, np.bool_)  # no transition starts here
+        self.ages = np.zeros(capacity, np.uint8)  # frames of the same life before it, capped
+        self.masks = np.zeros((capacity, K), np.bool_) if K else None
+        self.added = 0  # frames ever added
+        self._age = 0  # of the next frame
+
+    def __len__(self) -> int:
+        return min(self.added, self.capacity)
+
+    def add(
+        self,
+        frame: NDArray[np.uint8],
+        action: int,
+        reward: float,
+        terminal: bool,
+        mask: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """One transition: the newest frame of s_t, the action taken there, and what came of it."""
+        slot = self._write(frame, last=False)
+        self.actions[slot] = action
+        self.rewards[slot] = reward
+        self.terminals[slot] = terminal
+        if self.masks is not None:
+            self.masks[slot] = mask
+        if terminal:
+            self._age = 0
+
+    def add_last(self, frame: NDArray[np.uint8]) -> None:
+        """The frame after a transition that was cut off without being terminal."""
+        self._write(frame, last=True)
+        self._age = 0
+
+    def _write(self, frame: NDArray[np.uint8], last: bool) -> int:
+        slot = self.added % self.capacity
+        self.frames[slot] = frame
+        self.lasts[slot] = last
+        self.ages[slot] = self._age
+        self.added += 1
+        self._age = min(self._age + 1, self.history - 1)
+        return slot
+
+    def _bounds(self) -> tuple[int, int]:
+        """The transitions whose frames are all there: from the first to before the second."""
+        oldest = max(0, self.added - self.capacity)
+        return oldest + (self.history - 1 if oldest else 0), self.added - 1
+
+    def can_sample(self) -> bool:
+        low, high = self._bounds()
+        return high > low
+
+    def sample(self, n: int, rng: np.random.Generator) -> Batch:
+        """`n` transitions, uniformly and with replacement."""
+        low, high = self._bounds()
+        index = rng.integers(low, high, n)
+        while (last := self.lasts[index % self.capacity]).any():
+            index[last] = rng.integers(low, high, int(last.sum()))
+        slot = index % self.capacity
+
+        offset = np.arange(1 - self.history, 2)  # [history + 1], from the oldest to s_t+1's
+        window = self.frames[(index[:, None] + offset) % self.capacity]
+        window[-offset > self.ages[slot][:, None].astype(np.int64)] = 0  # from before the life
+        return Batch(
+            window=window,
+            action=self.actions[slot].astype(np.int64),
+            reward=self.rewards[slot],
+            terminal=self.terminals[slot],
+            mask=None if self.masks is None else self.masks[slot],
+        )

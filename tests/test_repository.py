@@ -1,0 +1,53 @@
+"""The repository around the package: what its files promise each other."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import nbformat
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+def pins() -> set[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return {*project["dependencies"], *project["optional-dependencies"]["dev"]}
+
+
+def test_conda_users_get_the_same_versions():
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    pip = next(d["pip"] for d in environment["dependencies"] if isinstance(d, dict))
+    assert set(pip) - {"--editable ."} == pins()
+    assert "torch==2.13.0" in pins()
+
+
+def test_every_dependency_is_pinned_and_agrees_with_the_constraints():
+    constraints = {
+        line.split("==")[0].lower().replace("_", "-"): line.split("==")[1]
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+    }
+    for pin in pins():
+        name, version = pin.split("==")
+        assert constraints[name.lower().replace("_", "-")] == version
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_notebooks_are_committed_without_outputs(path):
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            assert not cell.outputs and cell.execution_count is None
+
+
+def test_what_the_readme_names_exists():
+    text = (ROOT / "README.md").read_text()
+    for link in re.findall(r"\]\(([^)#]+)\)", text):
+        if "://" not in link:
+            assert (ROOT / link).exists(), link
+    targets = re.findall(r"^([a-z]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for target in re.findall(r"`make ([a-z]+)`", text):
+        assert target in targets, target

@@ -69,6 +69,7 @@ def build_parser() -> argparse.ArgumentParser:
     for name in ("suite", "game", "algorithm"):
         execute.add_argument(f"--{name}", required=True)
     execute.add_argument("--seed", type=int, required=True)
+    execute.add_argument("--sweep", help="name=value of a parameter of the algorithm")
 
     clean = commands.add_parser("clean", help="a notebook's code as text")
     clean.add_argument("notebook", type=Path)
@@ -92,7 +93,11 @@ def command_run(args: argparse.Namespace, rest: list[str]) -> None:
 def command_execute(args: argparse.Namespace) -> None:
     from qe.notebooks import execute_run
 
-    execute_run(args.suite, args.game, args.algorithm, args.seed)
+    sweep = None
+    if args.sweep:
+        name, _, text = args.sweep.partition("=")
+        sweep = name, parse_value(name, text)
+    execute_run(args.suite, args.game, args.algorithm, args.seed, sweep)
 
 
 def command_clean(args: argparse.Namespace) -> None:

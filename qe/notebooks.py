@@ -1,6 +1,7 @@
 """Notebooks run by machines: papermill, with what it only warns about made an error."""
 
 import ctypes
+import os
 import signal
 import sys
 from pathlib import Path
@@ -9,10 +10,12 @@ from typing import Any
 import nbformat
 import papermill
 import yaml
+from traitlets.config import Config
 
 from qe.config import ConfigError, configure
-from qe.run import code_fingerprint, read_finished
+from qe.run import TERMINAL, code_fingerprint, read_finished
 
+RUNS, SWEEPS = Path("results/runs"), Path("results/sweeps")
 EXECUTED = Path("results/executed")  # for inspection; not kept in git
 
 
@@ -44,15 +47,36 @@ def execute(notebook: Path, parameters: dict[str, Any], name: str) -> None:
         )
     output = EXECUTED / f"{name}.ipynb"
     output.parent.mkdir(parents=True, exist_ok=True)
-    papermill.execute_notebook(
-        str(notebook), str(output), parameters, progress_bar=False, log_output=False
-    )
+    os.environ[TERMINAL] = "1"
+    try:
+        papermill.execute_notebook(
+            str(notebook),
+            str(output),
+            parameters,
+            progress_bar=False,
+            # Sockets instead of ports, which kernels that start together would compete for.
+            config=Config({"KernelManager": {"transport": "ipc"}}),
+        )
+    except papermill.PapermillExecutionError as error:
+        raise ConfigError(
+            f"{notebook.name} failed with {error.ename}: {error.evalue}; see {output}."
+        ) from None
 
 
-def run_parameters(suite: str, game: str, algorithm: str, seed: int) -> dict[str, Any]:
+def run_parameters(
+    suite: str, game: str, algorithm: str, seed: int, sweep: tuple[str, float] | None = None
+) -> dict[str, Any]:
     """What `params.yaml` says of one run, as parameters of its notebook."""
     params = yaml.safe_load(Path("params.yaml").read_text())
-    own = params[algorithm] or {}
+    for key in (suite, algorithm):
+        if key not in params:
+            raise ConfigError(f"params.yaml has no {key!r}.")
+    own = dict(params[algorithm])
+    out = RUNS / suite / game / algorithm / str(seed)
+    if sweep:
+        name, value = sweep
+        own[name] = value
+        out = SWEEPS / name / suite / game / str(value) / str(seed)
     settings = dict(params[suite]["settings"])
     return {
         "suite": suite,
@@ -61,29 +85,32 @@ def run_parameters(suite: str, game: str, algorithm: str, seed: int) -> dict[str
         "frames": settings.pop("frames"),
         "profile": settings.pop("profile", "default"),
         "more": settings,
-        "out": str(Path("results/runs", suite, game, algorithm, str(seed)).resolve()),
+        "out": str(out.resolve()),
         **own,
     }
 
 
-def execute_run(suite: str, game: str, algorithm: str, seed: int) -> None:
+def execute_run(
+    suite: str, game: str, algorithm: str, seed: int, sweep: tuple[str, float] | None = None
+) -> None:
     """One run of the pipeline. A finished one with the same code and configuration is kept."""
     die_with_parent()
     notebook = Path("notebooks", f"{algorithm}.ipynb")
 
-    def inputs() -> tuple[Any, ...]:
-        parameters = run_parameters(suite, game, algorithm, seed)
+    def inputs() -> tuple[dict[str, Any], str, str]:
+        parameters = run_parameters(suite, game, algorithm, seed, sweep)
         return parameters, code_fingerprint(), clean(notebook)
 
-    before = inputs()
-    parameters = before[0]
+    before = parameters, code, _ = inputs()
     own = {k: v for k, v in parameters.items() if k not in ("more", "out")}
     config = configure(algorithm=algorithm, **own, **parameters["more"])
-    done = read_finished(Path(parameters["out"]))
-    if done and done["fingerprint"] == config.fingerprint() and done["code"] == code_fingerprint():
-        print(f"{suite} {game} {algorithm} {seed}: finished before, kept.")
+    out = Path(parameters["out"])
+    done = read_finished(out)
+    if done and (done["fingerprint"], done["code"]) == (config.fingerprint(), code):
+        print(f"{os.path.relpath(out)}: finished before, kept.")
         return
-    execute(notebook, parameters | {"overwrite": True}, f"{suite}-{game}-{algorithm}-{seed}")
+    name = "-".join(out.relative_to(Path("results").resolve()).parts[1:])
+    execute(notebook, parameters | {"overwrite": done is not None}, name)
     if inputs() != before:
         raise ConfigError(
             "params.yaml, the notebook or the code changed while the run was made: "

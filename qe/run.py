@@ -13,7 +13,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
 
-from tqdm.auto import tqdm
+from tqdm import tqdm
+from tqdm.auto import tqdm as tqdm_auto
 
 from qe.config import Config, ConfigError
 from qe.train import Diagnostics, Episode, Evaluation, Record, Trainer
@@ -25,6 +26,7 @@ LOGS: dict[type, str] = {
     Evaluation: "evaluations.csv",
     Diagnostics: "diagnostics.csv",
 }
+TERMINAL = "QE_TERMINAL"  # in the environment: show the bar there, not in the notebook
 MEAN_OF = 100  # games, as in the paper's tables
 
 
@@ -107,6 +109,22 @@ def read_finished(directory: Path) -> dict[str, Any] | None:
     return json.loads(path.read_text()) if path.exists() else None
 
 
+def progress_bar(config: Config, shown: bool) -> tqdm:
+    """Frames, speed and time left: in the notebook, in the terminal, or seldom in a log file."""
+    terminal = bool(os.environ.get(TERMINAL))
+    tty = sys.__stderr__ is not None and sys.__stderr__.isatty()
+    live = tty or ("ipykernel" in sys.modules and not terminal)
+    return (tqdm if terminal else tqdm_auto)(
+        total=config.frames,
+        unit=" frames",
+        unit_scale=True,
+        desc=f"{config.game} {config.algorithm} {config.seed}",
+        disable=not shown,
+        mininterval=0.5 if live else 30,
+        file=sys.__stderr__ if terminal else None,
+    )
+
+
 def run(
     config: Config, out: Path | str | None = None, *, overwrite: bool = False, progress: bool = True
 ) -> Path:
@@ -128,14 +146,7 @@ def run(
     scores: deque[float] = deque(maxlen=MEAN_OF)
     start = time.perf_counter()
     trainer = Trainer(config)
-    bar = tqdm(
-        total=config.frames,
-        unit=" frames",
-        unit_scale=True,
-        desc=f"{config.game} {config.algorithm}",
-        disable=not progress,
-        mininterval=0.5 if sys.stderr.isatty() or "ipykernel" in sys.modules else 30,
-    )
+    bar = progress_bar(config, progress)
     with bar:
         while not trainer.done:
             for record in trainer.step():

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from qe import RESULTS
 from qe.config import Config, ConfigError, configure
 
 
@@ -75,9 +76,11 @@ def build_parser() -> argparse.ArgumentParser:
     clean.add_argument("notebook", type=Path)
     clean.add_argument("text", type=Path)
 
-    figure = commands.add_parser("figure", help="learning curves of the runs of one game")
-    figure.add_argument("runs", type=Path)
-    figure.add_argument("figure", type=Path)
+    analyse = commands.add_parser("analyse", help="one analysis notebook of the pipeline")
+    analyse.add_argument("notebook", help="curves, tables, sweeps or statistics")
+
+    commands.add_parser("report", help="all tables and figures on one page")
+    commands.add_parser("show", help="the main tables, and where the rest is")
     return parser
 
 
@@ -107,12 +110,24 @@ def command_clean(args: argparse.Namespace) -> None:
     args.text.write_text(clean(args.notebook))
 
 
-def command_figure(args: argparse.Namespace) -> None:
-    from qe.figures import plot_algorithms, save, use_style
+def command_analyse(args: argparse.Namespace) -> None:
+    from qe.notebooks import die_with_parent, execute
 
-    use_style()
-    runs = [path.parent for path in sorted(args.runs.glob("*/*/run.json"))]
-    save(plot_algorithms(runs, title=args.runs.name), args.figure)
+    die_with_parent()
+    execute(Path("notebooks", f"{args.notebook}.ipynb"), {}, args.notebook)
+
+
+def command_report() -> None:
+    from qe.report import build
+
+    (RESULTS / "report.html").write_text(build(RESULTS))
+
+
+def command_show() -> None:
+    for name, title in (("max_mean", "this project's runs"), ("paper_max_mean", "the paper")):
+        print(f"\nHighest mean return of 100 consecutive games: {title}\n")
+        print((RESULTS / "tables" / f"{name}.md").read_text())
+    print("Tables in results/tables, figures in results/figures; all of them: results/report.html")
 
 
 def main(words: list[str] | None = None) -> int:
@@ -130,8 +145,12 @@ def main(words: list[str] | None = None) -> int:
                 command_execute(args)
             case "clean":
                 command_clean(args)
-            case "figure":
-                command_figure(args)
+            case "analyse":
+                command_analyse(args)
+            case "report":
+                command_report()
+            case "show":
+                command_show()
     except ConfigError as error:
         print(f"qe: {error}", file=sys.stderr)
         return 2

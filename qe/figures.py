@@ -1,18 +1,20 @@
 """Figures, in one style: for a paper, for a notebook, and the same bytes every time."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 from numpy.typing import ArrayLike
 
-from qe.metrics import WINDOW, on_grid, read_log, rolling_mean
+from qe.metrics import WINDOW, read_log, rolling_mean
+from qe.tables import LABELS
 
 # Okabe and Ito's colours, which the colour-blind can tell apart.
 COLORS = {
@@ -21,13 +23,6 @@ COLORS = {
     "ensemble_voting": "#0072B2",
     "ucb": "#D55E00",
     "ucb_infogain": "#CC79A7",
-}
-LABELS = {
-    "double_dqn": "Double DQN",
-    "bootstrapped_dqn": "Bootstrapped DQN",
-    "ensemble_voting": "Ensemble Voting",
-    "ucb": "UCB",
-    "ucb_infogain": "UCB + InfoGain",
 }
 STYLE: dict[Any, Any] = {
     "axes.grid": True,
@@ -41,7 +36,6 @@ STYLE: dict[Any, Any] = {
     "grid.linewidth": 0.6,
     "legend.frameon": False,
     "lines.linewidth": 1.5,
-    "svg.fonttype": "none",
     "svg.hashsalt": "qe",
 }
 
@@ -109,16 +103,17 @@ def plot_run(directory: Path | str) -> Figure:
 
 
 def plot_ensemble(directory: Path | str) -> Figure:
-    """How the heads' spread, their agreement and the bonus moved in one run."""
+    """How the loss, the heads' spread, their agreement and the bonus moved in one run."""
     log = read_log(directory, "diagnostics")
-    names = {"std": "std of the chosen Q", "agreement": "share of votes", "bonus": "InfoGain bonus"}
+    names = {
+        "loss": "loss of a head",
+        "std": "std of the chosen Q",
+        "agreement": "share of votes",
+        "bonus": "InfoGain bonus",
+    }
     shown = [name for name in names if log[name].notna().any()]
-    if not shown:
-        figure = plt.figure(figsize=(7.5, 0.6))
-        figure.text(0.5, 0.5, "One head: nothing to disagree about.", ha="center")
-        return figure
     figure, grid = plt.subplots(
-        1, len(shown), figsize=(7.5, 2.4), layout="constrained", squeeze=False
+        1, len(shown), figsize=(2.5 * len(shown), 2.4), layout="constrained", squeeze=False
     )
     for axes, name in zip(grid[0], shown, strict=True):
         axes.plot(log["frame"], log[name], color="#0072B2", label="for the winner")
@@ -130,18 +125,117 @@ def plot_ensemble(directory: Path | str) -> Figure:
     return figure
 
 
-def plot_algorithms(directories: Iterable[Path], title: str = "", points: int = 200) -> Figure:
-    """Learning curves of several algorithms in one game; a line per algorithm, mean over seeds."""
-    by_algorithm: dict[str, list[Path]] = {}
-    for directory in directories:
-        by_algorithm.setdefault(directory.parts[-2], []).append(directory)
-    figure, axes = plt.subplots(figsize=(7.5, 3.2), layout="constrained")
-    for algorithm in (a for a in COLORS if a in by_algorithm):
-        logs = [read_log(d) for d in by_algorithm[algorithm]]
-        grid = np.linspace(0, max(log["frame"].max() for log in logs), points)
-        curves = [on_grid(log["frame"], rolling_mean(log["return"]), grid) for log in logs]
-        axes.plot(grid, np.mean(curves, 0), color=COLORS[algorithm], label=LABELS[algorithm])
-    axes.set_title(title)
-    _mark(axes, f"return, mean of {WINDOW} games")
+def _line(variant: str) -> dict[str, Any]:
+    return {"color": COLORS.get(variant), "label": LABELS.get(variant, variant)}
+
+
+def plot_normalized(table: pd.DataFrame) -> Figure:
+    """Normalized learning curves: a line per algorithm."""
+    figure, axes = plt.subplots(figsize=(6.0, 3.4), layout="constrained")
+    for variant in table.columns:
+        axes.plot(table.index, table[variant], **_line(variant))
+    _mark(axes, "normalized return")
+    axes.set_ylim(0, 1)
+    axes.legend(fontsize="small", loc="upper left")
+    return figure
+
+
+def plot_games(
+    curves: pd.DataFrame, styles: dict[str, dict[str, Any]], columns: int = 3, title: str = ""
+) -> Figure:
+    """Learning curves game by game: mean over seeds, and the range of the seeds as a band.
+
+    `styles` gives every variant that is drawn its keywords for matplotlib, in the legend's order.
+    """
+    games = sorted(curves["game"].unique())
+    columns = min(columns, len(games))
+    rows = -(-len(games) // columns)
+    figure, grid = plt.subplots(
+        rows, columns, figsize=(2.6 * columns, 2.1 * rows + 0.4), layout="constrained",
+        squeeze=False, sharex=True,
+    )  # fmt: skip
+    for axes, game in zip(grid.flat, games, strict=False):
+        for variant, style in styles.items():
+            chosen = curves[(curves["game"] == game) & (curves["variant"] == variant)]
+            if chosen.empty:
+                continue
+            seeds = chosen.groupby("frame")["value"].agg(["mean", "min", "max"])
+            (line,) = axes.plot(seeds.index, seeds["mean"], **style)
+            if chosen["seed"].nunique() > 1:
+                axes.fill_between(
+                    seeds.index, seeds["min"], seeds["max"],
+                    color=line.get_color(), alpha=0.15, linewidth=0,
+                )  # fmt: skip
+        axes.set_title(game)
+        _mark(axes, "")
+    for axes in list(grid.flat)[len(games) :]:
+        axes.set_visible(False)
+    for axes in grid[:, 0]:
+        axes.set_ylabel(f"mean of {WINDOW} games")
+    handles, labels = grid.flat[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=3, fontsize="small")
+    if title:
+        figure.suptitle(title)
+    return figure
+
+
+def algorithm_styles() -> dict[str, dict[str, Any]]:
+    return {a: {"color": COLORS[a], "label": LABELS[a]} for a in COLORS}
+
+
+def sweep_styles(symbol: str, values: Sequence[str], reference: str) -> dict[str, dict[str, Any]]:
+    """A sequence of colours for a parameter's values, and a black line to compare with."""
+    shades = plt.get_cmap("viridis")(np.linspace(0.05, 0.85, len(values)))
+    styles: dict[str, dict[str, Any]] = {
+        v: {"color": c, "label": f"{symbol} = {v}"} for v, c in zip(values, shades, strict=True)
+    }
+    return styles | {
+        reference: {"color": "k", "linestyle": "--", "label": LABELS.get(reference, reference)}
+    }
+
+
+def plot_intervals(table: pd.DataFrame, xlabel: str) -> Figure:
+    """One row per algorithm: `value`, with `low` and `high` where there is an interval."""
+    figure, axes = plt.subplots(figsize=(5.0, 0.35 * len(table) + 0.8), layout="constrained")
+    for y, (variant, row) in enumerate(table.iterrows()):
+        color = COLORS.get(str(variant), "0.3")
+        if np.isfinite(row["low"]):
+            axes.plot([row["low"], row["high"]], [y, y], color=color, linewidth=5, alpha=0.4)
+        axes.plot(row["value"], y, "o", color=color)
+    axes.set(yticks=range(len(table)), xlabel=xlabel)
+    axes.set_yticklabels([LABELS.get(str(v), str(v)) for v in table.index])
+    axes.invert_yaxis()
+    return figure
+
+
+def plot_profiles(profiles: pd.DataFrame, xlabel: str) -> Figure:
+    """Performance profiles: the share of runs above each score, a line per algorithm."""
+    figure, axes = plt.subplots(figsize=(5.0, 3.0), layout="constrained")
+    for variant in profiles.columns:
+        axes.step(profiles.index, profiles[variant], where="post", **_line(variant))
+    axes.set(xlabel=xlabel, ylabel="share of runs above it", ylim=(0, 1))
     axes.legend(fontsize="small")
+    return figure
+
+
+def plot_frozen(table: pd.DataFrame) -> Figure:
+    """Training return against the frozen vote's, a point per game and algorithm.
+
+    `table` has columns game, variant, training and frozen.
+    """
+    games = sorted(table["game"].unique())
+    figure, grid = plt.subplots(
+        1, len(games), figsize=(2.0 * len(games), 2.4), layout="constrained", squeeze=False
+    )
+    for axes, game in zip(grid[0], games, strict=True):
+        rows = table[table["game"] == game]
+        for variant, color in COLORS.items():
+            row = rows[rows["variant"] == variant]
+            axes.plot(row["training"], row["frozen"], "o", color=color, label=LABELS[variant])
+        ends = [rows[["training", "frozen"]].min().min(), rows[["training", "frozen"]].max().max()]
+        axes.plot(ends, ends, color="0.7", linewidth=1, zorder=0)
+        axes.set(title=game, xlabel="training")
+    grid[0, 0].set_ylabel("frozen, by majority vote")
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=5, fontsize="small")
     return figure

@@ -46,6 +46,11 @@ def atari_games() -> dict[str, AtariGame]:
     return {game.key: game for game in games}
 
 
+def categories() -> dict[str, str]:
+    """The category of each of the 49 games, by the name that the paper prints."""
+    return {game.name: game.category for game in atari_games().values()}
+
+
 def find_game(suite: str, name: str) -> str:
     """The key of the game that `name` means, whatever its spaces and capitals."""
     if suite == "chain":

@@ -1,17 +1,77 @@
-"""What the logs say: means over 100 games, curves on a common grid.
+"""What the logs say. Reads only run logs, laid out as `<suite>/<game>/<algorithm>/<seed>`.
 
-Reads only the logs in a directory of runs, laid out as `<suite>/<game>/<algorithm>/<seed>`.
+A *score table* has a row per game and a column per algorithm.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 WINDOW = 100  # games, as in the paper's tables
+POINTS = 200  # of a curve's grid
 Floats = NDArray[np.float64]
+
+# --- logs ------------------------------------------------------------------------------------
+
+
+def read_log(directory: Path | str, name: str = "episodes") -> pd.DataFrame:
+    """One of a run's logs."""
+    return pd.read_csv(Path(directory) / f"{name}.csv")
+
+
+def load_runs(root: Path, name: str = "episodes") -> pd.DataFrame:
+    """One log of all finished runs below `root`, with columns for game, variant and seed.
+
+    The variant is the algorithm or, in a sweep, the parameter's value.
+    """
+    parts = []
+    for done in sorted(root.glob("*/*/*/run.json")):
+        game, variant, seed = done.parent.parts[-3:]
+        log = read_log(done.parent, name)
+        parts.append(log.assign(game=game, variant=variant, seed=int(seed)))
+    if not parts:
+        return pd.DataFrame(columns=["game", "variant", "seed", "frame", "return"])
+    return pd.concat(parts, ignore_index=True)
+
+
+def load_sweep(results: Path, suite: str, parameter: str, algorithm: str) -> pd.DataFrame:
+    """A sweep of one parameter: its runs and the algorithm's own, by the parameter's value."""
+    swept = load_runs(results / "sweeps" / parameter / suite)
+    base = load_runs(results / "runs" / suite)
+    base = base[(base["variant"] == algorithm) & base["game"].isin(swept["game"].unique())]
+    parts = [swept]
+    for (game, seed), run in base.groupby(["game", "seed"]):
+        done = results / "runs" / suite / str(game) / algorithm / str(seed) / "run.json"
+        value = json.loads(done.read_text())["config"][parameter]
+        parts.append(run.assign(variant=str(value)))
+    return pd.concat(parts, ignore_index=True)
+
+
+def frozen_and_training(results: Path, suite: str) -> pd.DataFrame:
+    """At each run's last frozen evaluation: the mean of its games, and the training mean then.
+
+    Columns: game, variant, training, frozen; means over seeds.
+    """
+    frozen = load_runs(results / "runs" / suite, "evaluations")
+    training = load_runs(results / "runs" / suite)
+    keys = ["game", "variant", "seed"]
+    rows = []
+    for key, run in frozen.groupby(keys):
+        at = run["frame"].max()
+        games = training[(training[keys] == list(key)).all(axis=1) & (training["frame"] <= at)]
+        rows.append(
+            (*key, games["return"].tail(WINDOW).mean(), run[run["frame"] == at]["return"].mean())
+        )
+    table = pd.DataFrame(rows, columns=[*keys, "training", "frozen"])
+    return table.groupby(["game", "variant"])[["training", "frozen"]].mean().reset_index()
+
+
+# --- curves ----------------------------------------------------------------------------------
 
 
 def rolling_mean(returns: ArrayLike, window: int = WINDOW) -> Floats:
@@ -26,17 +86,164 @@ def on_grid(frames: ArrayLike, values: ArrayLike, grid: ArrayLike) -> Floats:
     return np.where(at >= 0, np.asarray(values, dtype=float)[np.maximum(at, 0)], np.nan)
 
 
-def read_log(directory: Path | str, name: str = "episodes") -> pd.DataFrame:
-    """One of a run's logs."""
-    return pd.read_csv(Path(directory) / f"{name}.csv")
+def learning_curves(runs: pd.DataFrame, points: int = POINTS) -> pd.DataFrame:
+    """Every run's mean of 100 games on a grid of frames that all runs share.
+
+    Columns: game, variant, seed, frame, value. Before a run's first game there is no value.
+    """
+    grid = np.linspace(0, runs["frame"].max(), points + 1)[1:]
+    parts = [
+        pd.DataFrame(
+            {
+                "game": game,
+                "variant": variant,
+                "seed": seed,
+                "frame": grid,
+                "value": on_grid(run["frame"], rolling_mean(run["return"]), grid),
+            }
+        )
+        for (game, variant, seed), run in runs.groupby(["game", "variant", "seed"])
+    ]
+    return pd.concat(parts, ignore_index=True)
 
 
-def load_runs(root: Path | str, suite: str, name: str = "episodes") -> pd.DataFrame:
-    """One log of all finished runs of a suite, with columns for game, algorithm and seed."""
-    parts = []
-    for done in sorted(Path(root, suite).glob("*/*/*/run.json")):
-        game, algorithm, seed = done.parent.parts[-3:]
-        log = read_log(done.parent, name)
-        parts.append(log.assign(game=game, algorithm=algorithm, seed=int(seed)))
-    columns: Sequence[str] = ["game", "algorithm", "seed", "frame", "return"]
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+def normalized_curves(curves: pd.DataFrame, algorithms: Sequence[str]) -> pd.DataFrame:
+    """The paper's normalized learning curves: a row per frame, a column per algorithm.
+
+    The mean over seeds, then each game brought to [0, 1] by the lowest and highest value that
+    any of these algorithms has at any time, then the mean over games. Another set of algorithms
+    gives other curves for all of them. A game in which nothing ever changed counts as 0.
+    """
+    chosen = curves[curves["variant"].isin(algorithms)]
+    mean = chosen.groupby(["game", "variant", "frame"])["value"].mean()
+    low, high = mean.groupby("game").min(), mean.groupby("game").max()
+    span = (high - low).replace(0, np.nan)
+    scaled = mean.sub(low, level="game").div(span, level="game")
+    scaled = scaled.where(mean.isna() | scaled.notna(), 0.0)
+    table = scaled.groupby(["frame", "variant"]).mean().unstack("variant")
+    return table[[a for a in algorithms if a in table.columns]]
+
+
+# --- scores ----------------------------------------------------------------------------------
+
+
+def max_mean(returns: ArrayLike, window: int = WINDOW) -> float:
+    """The highest mean of `window` consecutive games; NaN if there were not that many."""
+    values = np.asarray(returns, dtype=float)
+    if len(values) < window:
+        return float("nan")
+    sums = np.convolve(values, np.ones(window), mode="valid")
+    return float(sums.max() / window)
+
+
+def seed_scores(runs: pd.DataFrame) -> pd.DataFrame:
+    """Each run's `max_mean`: columns game, variant, seed, score."""
+    groups = runs.groupby(["game", "variant", "seed"])["return"]
+    return groups.apply(max_mean).rename("score").reset_index()
+
+
+def score_table(scores: pd.DataFrame, over_seeds: str = "mean") -> pd.DataFrame:
+    """A score table: the mean (or the max) over seeds."""
+    return scores.groupby(["game", "variant"])["score"].agg(over_seeds).unstack("variant")
+
+
+def best(table: pd.DataFrame) -> pd.DataFrame:
+    """True where a value is the only highest of its row; a tie is nobody's."""
+    top = table.eq(table.max(axis=1), axis=0) & table.notna()
+    return top.mul(top.sum(axis=1) == 1, axis=0).astype(bool)
+
+
+def times_best(table: pd.DataFrame) -> pd.Series:
+    """In how many games each algorithm has the only highest score."""
+    return best(table).sum()
+
+
+def category_counts(table: pd.DataFrame, categories: dict[str, str]) -> pd.DataFrame:
+    """`times_best` by category; `total` counts its games that have one best algorithm."""
+    winners = best(table)
+    winners = winners[winners.any(axis=1)]
+    labels = winners.index.map(lambda game: categories.get(game, ""))
+    counts = winners.groupby(labels).sum()
+    counts.insert(0, "total", winners.groupby(labels).size())
+    order = [c for c in dict.fromkeys(categories.values()) if c and c in counts.index]
+    return counts.loc[order].rename_axis("category")
+
+
+def human_normalized(table: pd.DataFrame, random: pd.Series, human: pd.Series) -> pd.DataFrame:
+    """(score - random) / (human - random), game by game."""
+    return table.sub(random, axis=0).div(human - random, axis=0)
+
+
+def min_max_normalized(scores: pd.DataFrame) -> pd.DataFrame:
+    """Scores brought to [0, 1] by the lowest and highest of each game, over all runs."""
+    by_game = scores.groupby("game")["score"]
+    low, high = by_game.transform("min"), by_game.transform("max")
+    return scores.assign(score=(scores["score"] - low) / (high - low).replace(0, np.nan))
+
+
+# --- aggregates (Agarwal et al., 2021) -------------------------------------------------------
+
+
+class Interval(NamedTuple):
+    value: float
+    low: float
+    high: float
+
+
+def iqm(scores: ArrayLike) -> float:
+    """The mean of the middle half of all scores, however many there are."""
+    values = np.sort(np.asarray(scores, dtype=float).ravel())
+    n = len(values)
+    position = np.arange(n)
+    weight = np.clip(np.minimum(position + 1, 0.75 * n) - np.maximum(position, 0.25 * n), 0, 1)
+    return float((values * weight).sum() / weight.sum())
+
+
+def improvement(x: ArrayLike, y: ArrayLike) -> float:
+    """The chance that a run of X beats one of Y on a random game; `[games, seeds]` each."""
+    a, b = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    wins = np.sign(a[:, :, None] - b[:, None, :])  # [games, seeds of x, seeds of y]
+    return float(((wins + 1) / 2).mean(axis=(1, 2)).mean())
+
+
+def profile(scores: ArrayLike, thresholds: ArrayLike) -> Floats:
+    """The share of runs with a score above each threshold."""
+    values = np.asarray(scores, dtype=float).ravel()
+    return (values[None, :] > np.asarray(thresholds)[:, None]).mean(1)
+
+
+def bootstrap(
+    statistic: Callable[..., float],
+    *samples: Floats,
+    over: str = "seeds",
+    repeats: int = 2000,
+    seed: int = 0,
+) -> Interval:
+    """The statistic of `[games, seeds]` samples with a 95 % percentile interval.
+
+    `over` seeds is the stratified bootstrap: games are given, seeds are drawn again within each
+    game, for each sample by itself. With one seed there is nothing to draw, and no interval.
+    `over` games draws games again, the same for all samples: what if others had been chosen?
+    """
+    rng = np.random.default_rng(seed)
+    value = statistic(*samples)
+    if over == "seeds" and max(s.shape[1] for s in samples) < 2:
+        return Interval(value, float("nan"), float("nan"))
+
+    def draw() -> list[Floats]:
+        if over == "games":
+            rows = rng.integers(len(samples[0]), size=len(samples[0]))
+            return [s[rows] for s in samples]
+        return [
+            np.take_along_axis(s, rng.integers(s.shape[1], size=s.shape), axis=1) for s in samples
+        ]
+
+    values = [statistic(*draw()) for _ in range(repeats)]
+    low, high = np.percentile(values, [2.5, 97.5])
+    return Interval(value, float(low), float(high))
+
+
+def matrix(scores: pd.DataFrame, variant: str) -> Floats:
+    """One variant's scores as `[games, seeds]`; games that lack one are left out."""
+    table = scores[scores["variant"] == variant].pivot(index="game", columns="seed", values="score")
+    return table.dropna().to_numpy()

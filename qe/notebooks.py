@@ -4,6 +4,7 @@ import ctypes
 import os
 import signal
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +50,16 @@ def execute(notebook: Path, parameters: dict[str, Any], name: str) -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
     os.environ[TERMINAL] = "1"
     try:
-        papermill.execute_notebook(
-            str(notebook),
-            str(output),
-            parameters,
-            progress_bar=False,
-            # Sockets instead of ports, which kernels that start together would compete for.
-            config=Config({"KernelManager": {"transport": "ipc"}}),
-        )
+        # Sockets of its own instead of ports, which kernels that start together compete for.
+        with tempfile.TemporaryDirectory(prefix="qe-") as sockets:
+            manager = {"transport": "ipc", "ip": f"{sockets}/kernel"}
+            papermill.execute_notebook(
+                str(notebook),
+                str(output),
+                parameters,
+                progress_bar=False,
+                config=Config({"KernelManager": manager}),
+            )
     except papermill.PapermillExecutionError as error:
         raise ConfigError(
             f"{notebook.name} failed with {error.ename}: {error.evalue}; see {output}."

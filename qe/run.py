@@ -16,11 +16,11 @@ from typing import IO, Any
 from tqdm import tqdm
 from tqdm.auto import tqdm as tqdm_auto
 
+from qe import RESULTS
 from qe.config import Config, ConfigError
 from qe.train import Diagnostics, Episode, Evaluation, Record, Trainer
 
-ROOT = Path(__file__).parent.parent  # the repository, wherever a notebook is run from
-SCRATCH = ROOT / "results" / "scratch"  # not kept in git
+SCRATCH = RESULTS / "scratch"  # not kept in git
 LOGS: dict[type, str] = {
     Episode: "episodes.csv",
     Evaluation: "evaluations.csv",

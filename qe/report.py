@@ -1,0 +1,110 @@
+"""All tables and figures on one self-contained page."""
+
+import base64
+import html
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Item(NamedTuple):
+    file: str  # below results/, .svg or .html
+    caption: str
+
+
+SECTIONS: dict[str, tuple[Item, ...]] = {
+    "Learning curves": (
+        Item(
+            "figures/curves/normalized_4.svg",
+            "Normalized learning curves of four algorithms: each game brought to [0, 1] by the "
+            "lowest and highest mean of 100 games that any of them reaches, then averaged.",
+        ),
+        Item("figures/curves/normalized_5.svg", "The same with UCB + InfoGain."),
+        Item(
+            "figures/curves/games.svg",
+            "Game by game: mean of the last 100 games, averaged over seeds; the band is the range "
+            "of the seeds, where there are several.",
+        ),
+    ),
+    "Scores": (
+        Item("tables/max_mean.html", "Highest mean return of 100 consecutive games."),
+        Item("tables/max_mean_best_seed.html", "The same, best seed instead of the mean."),
+    ),
+    "Temperature and lambda": (
+        Item("figures/sweeps/temperature.svg", "UCB + InfoGain at several temperatures, and UCB."),
+        Item("figures/sweeps/temperature.html", "Highest mean of 100 games by temperature."),
+        Item("figures/sweeps/lam.svg", "UCB at several lambdas, and Ensemble Voting."),
+        Item("figures/sweeps/lam.html", "Highest mean of 100 games by lambda."),
+    ),
+    "Statistics": (
+        Item("figures/statistics/iqm.svg", "Interquartile mean of normalized scores."),
+        Item("figures/statistics/improvement.svg", "How probably UCB is better than each other."),
+        Item("figures/statistics/profiles.svg", "Performance profiles."),
+        Item(
+            "figures/statistics/frozen.svg",
+            "Training return against games of the frozen network, played by majority vote.",
+        ),
+    ),
+    "The paper's numbers": (
+        Item("tables/paper_max_mean.html", "The paper's scores, by the same code."),
+        Item("tables/paper_a3c_plus.html", "The paper's comparison with A3C+."),
+        Item("tables/paper_categories.html", "The paper's scores by category."),
+        Item("figures/statistics/paper_iqm.svg", "IQM of the paper's scores, human-normalised."),
+        Item("figures/statistics/paper_improvement.svg", "How probably UCB is better, in them."),
+        Item("figures/statistics/paper_profiles.svg", "Performance profiles of the same."),
+    ),
+}
+
+CSS = """
+:root { color-scheme: light dark; --ink: #1b1b1b; --paper: #fff; --rule: #ccc; --soft: #666 }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #ddd; --paper: #161616; --rule: #444; --soft: #999 }
+  figure img { filter: invert(0.91) hue-rotate(180deg) }
+}
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
+  max-width: 60rem; margin: 0 auto; padding: 1rem }
+figure { margin: 1.5rem 0 2.5rem }
+figure img { max-width: 100%; height: auto; display: block }
+figcaption, .note { color: var(--soft); font-size: 0.9rem }
+.scroll { overflow-x: auto }
+table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums }
+th, td { padding: 0.2rem 0.7rem; text-align: right; border-bottom: 1px solid var(--rule) }
+th:first-child { text-align: left; font-weight: 500 }
+thead th { white-space: nowrap }
+nav a { margin-right: 1rem }
+@media print {
+  :root { --ink: #000; --paper: #fff; --rule: #bbb; --soft: #444 }
+  body { max-width: none; font-size: 10pt }
+  nav { display: none }
+  figure, tr { break-inside: avoid }
+  figure img { filter: none }
+}
+"""
+
+
+def embed(path: Path, caption: str) -> str:
+    """A file's content as part of the page."""
+    if path.suffix == ".html":
+        content = path.read_text()
+    else:
+        data = base64.b64encode(path.read_bytes()).decode()
+        alt = html.escape(caption, quote=True)
+        content = f'<img alt="{alt}" src="data:image/svg+xml;base64,{data}">'
+    return f"<figure>{content}<figcaption>{html.escape(caption)}</figcaption></figure>"
+
+
+def build(results: Path) -> str:
+    """The page, from the files below `results`."""
+    parts = []
+    for number, (title, items) in enumerate(SECTIONS.items(), 1):
+        body = "".join(embed(results / item.file, item.caption) for item in items)
+        parts.append(f"<section id=s{number}><h2>{html.escape(title)}</h2>{body}</section>")
+    links = "".join(f"<a href=#s{i}>{html.escape(t)}</a>" for i, t in enumerate(SECTIONS, 1))
+    return (
+        "<!doctype html><html lang=en><head><meta charset=utf-8>"
+        "<meta name=viewport content='width=device-width, initial-scale=1'>"
+        f"<title>UCB Exploration via Q-Ensembles: results</title><style>{CSS}</style></head><body>"
+        "<h1>UCB Exploration via Q-Ensembles: results</h1>"
+        "<p>Made from the logs in <code>results/runs</code> and <code>results/sweeps</code>. The "
+        "last section has the numbers that the paper published; all others are this project's.</p>"
+        f"<nav>{links}</nav>{''.join(parts)}</body></html>\n"
+    )

@@ -1,0 +1,152 @@
+"""Tables, as CSV, Markdown, LaTeX and HTML, and the paper's own numbers."""
+
+import html
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+
+from qe import metrics
+
+ALGORITHMS = ("double_dqn", "bootstrapped_dqn", "ensemble_voting", "ucb", "ucb_infogain")
+PAPER_ORDER = ("bootstrapped_dqn", "double_dqn", "ensemble_voting", "ucb", "ucb_infogain")
+LABELS = {
+    "double_dqn": "Double DQN",
+    "bootstrapped_dqn": "Bootstrapped DQN",
+    "ensemble_voting": "Ensemble Voting",
+    "ucb": "UCB",
+    "ucb_infogain": "UCB + InfoGain",
+    "a3c_plus": "A3C+",
+}
+
+
+class Table(NamedTuple):
+    """Numbers, which of them are bold, and what to read below."""
+
+    data: pd.DataFrame
+    bold: pd.DataFrame
+    note: str = ""
+
+
+def plain(data: pd.DataFrame, note: str = "") -> Table:
+    """A table with nothing in bold."""
+    return Table(data, pd.DataFrame(False, index=data.index, columns=data.columns), note)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        if value != value:
+            return ""
+        return f"{value:.0f}" if value == int(value) and abs(value) < 1e15 else f"{value:,.2f}"
+    return str(value)
+
+
+def _rows(table: Table, bold: str, escape: dict[str, str]) -> list[list[str]]:
+    """Header and rows as text; `bold` is a pattern with {} for the number."""
+
+    def text(value: object) -> str:
+        found = _cell(value)
+        for old, new in escape.items():
+            found = found.replace(old, new)
+        return found
+
+    header = [table.data.index.name or "", *(LABELS.get(c, c) for c in table.data.columns)]
+    rows = [[text(h) for h in header]]
+    for label, values in table.data.iterrows():
+        marks = table.bold.loc[label]
+        cells = [bold.format(text(v)) if marks[c] else text(v) for c, v in values.items()]
+        rows.append([text(LABELS.get(str(label), label)), *cells])
+    return rows
+
+
+def to_markdown(table: Table) -> str:
+    rows = _rows(table, "**{}**", {"|": "\\|"})
+    rule = ["---", *["---:"] * (len(rows[0]) - 1)]
+    lines = [f"| {' | '.join(row)} |" for row in (rows[0], rule, *rows[1:])]
+    return "\n".join([*lines, *(["", table.note] if table.note else [])]) + "\n"
+
+
+def to_latex(table: Table) -> str:
+    escape = {"&": "\\&", "%": "\\%", "_": "\\_", "#": "\\#"}
+    rows = [" & ".join(row) + " \\\\" for row in _rows(table, "\\textbf{{{}}}", escape)]
+    columns = "l" + "r" * len(table.data.columns)
+    lines = [
+        f"\\begin{{tabular}}{{{columns}}}", "\\toprule", rows[0], "\\midrule",
+        *rows[1:], "\\bottomrule", "\\end{tabular}",
+    ]  # fmt: skip
+    return "\n".join([*lines, *([f"% {table.note}"] if table.note else [])]) + "\n"
+
+
+def to_html(table: Table) -> str:
+    escape = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+    header, *rows = _rows(table, "<b>{}</b>", escape)
+    head = "".join(f"<th scope=col>{cell}</th>" for cell in header)
+    body = "".join(
+        f"<tr><th scope=row>{row[0]}</th>{''.join(f'<td>{cell}</td>' for cell in row[1:])}</tr>"
+        for row in rows
+    )
+    note = f"<p class=note>{html.escape(table.note)}</p>" if table.note else ""
+    table_html = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<div class=scroll>{table_html}</div>{note}\n"
+
+
+def write(table: Table, directory: Path, name: str) -> None:
+    """`name` as .csv, .md, .tex and .html in `directory`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    table.data.to_csv(directory / f"{name}.csv", lineterminator="\n")
+    for suffix, render in (("md", to_markdown), ("tex", to_latex), ("html", to_html)):
+        (directory / f"{name}.{suffix}").write_text(render(table))
+
+
+# --- the families ----------------------------------------------------------------------------
+
+
+def in_order(data: pd.DataFrame) -> pd.DataFrame:
+    """Columns in the paper's order; others, such as a sweep's values, behind."""
+    known = [a for a in (*PAPER_ORDER, "a3c_plus") if a in data.columns]
+    return data[[*known, *(c for c in data.columns if c not in known)]]
+
+
+def with_times_best(data: pd.DataFrame, note: str = "") -> Table:
+    """A score table with the best of each row in bold and the paper's last row."""
+    data = in_order(data)
+    last = metrics.times_best(data).rename("Times best").to_frame().T
+    bold = metrics.best(data)
+    none = pd.DataFrame(False, index=last.index, columns=last.columns)
+    return Table(
+        pd.concat([data, last.astype(float)]).rename_axis("game"), pd.concat([bold, none]), note
+    )
+
+
+def categories_table(data: pd.DataFrame, categories: dict[str, str], note: str = "") -> Table:
+    """How often each algorithm is best, by category, with totals below."""
+    counts = metrics.category_counts(in_order(data), categories)
+    total = counts.sum().rename("All categories").to_frame().T
+    both = pd.concat([counts, total]).rename_axis("category")
+    winners = metrics.best(both.drop(columns="total"))
+    winners.insert(0, "total", False)
+    return Table(both, winners, note)
+
+
+def paper_table(paper: Path, name: str) -> pd.DataFrame:
+    """One of the published tables, by game."""
+    return pd.read_csv(paper / f"{name}.csv", index_col=0)
+
+
+def a3c_table(paper: Path, ours: pd.DataFrame | None = None) -> Table:
+    """The comparison with A3C+, with this project's runs beside it where there are any."""
+    data = paper_table(paper, "a3c_plus")
+    count = metrics.times_best(data)
+    printed = {"ensemble_voting": 10, "ucb": 28, "a3c_plus": 10}
+    wrong = [f"{LABELS[a]} {count[a]} ({n} printed)" for a, n in printed.items() if count[a] != n]
+    note = (
+        "Erratum: counted from these rows, times best is "
+        f"{', '.join(wrong)}; the printed counts add up to {sum(printed.values())} of "
+        f"{len(data)} games."
+    )
+    table = with_times_best(data, note)
+    if ours is None or ours.empty:
+        return table
+    beside = ours.add_prefix("this project: ").reindex(table.data.index)
+    both = table.data.join(beside).rename_axis("game")
+    return Table(both, table.bold.reindex(columns=both.columns, fill_value=False), note)

@@ -1,0 +1,44 @@
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from qe import RESULTS
+from qe.config import ALGORITHMS
+
+
+def write_run(directory: Path, level: float, seed: int, config: dict) -> None:
+    """Logs of a run that improves up to `level`; only for tests of what reads logs."""
+    rng = np.random.default_rng(seed)
+    n = 160
+    frames = np.arange(1, n + 1) * 50
+    returns = np.round(level * np.arange(n) / n + rng.normal(0, 1, n), 3)
+    directory.mkdir(parents=True)
+    pd.DataFrame(
+        {"episode": range(1, n + 1), "frame": frames, "step": frames, "return": returns}
+    ).assign(length=50).to_csv(directory / "episodes.csv", index=False)
+    pd.DataFrame({"frame": [4000, 8000], "step": [4000, 8000], "game": 1, "return": level}).to_csv(
+        directory / "evaluations.csv", index=False
+    )
+    (directory / "run.json").write_text(json.dumps({"config": config}))
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """A small results folder: two games, five algorithms, two seeds, both sweeps."""
+    root = tmp_path / "results"
+    shutil.copytree(RESULTS / "paper", root / "paper")
+    config = {"lam": 0.1, "temperature": 1.0}
+    for game in ("Breakout", "SpaceInvaders"):
+        for seed in (0, 1):
+            for i, algorithm in enumerate(ALGORITHMS):
+                directory = root / "runs" / "minatar" / game / algorithm / str(seed)
+                write_run(directory, 5.0 + i, seed + 10 * i, config)
+            for parameter, values in (("temperature", (0.1, 10.0)), ("lam", (0.0, 1.0))):
+                for value in values:
+                    directory = root / "sweeps" / parameter / "minatar" / game / str(value)
+                    write_run(directory / str(seed), 5.0 + value, seed, config)
+    return root

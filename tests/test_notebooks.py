@@ -1,0 +1,104 @@
+"""Notebooks through the real papermill."""
+
+import json
+from pathlib import Path
+
+import nbformat
+import papermill
+import pytest
+
+from qe import ROOT, notebooks
+from qe.config import ALGORITHMS, ConfigError
+from qe.report import SECTIONS, build
+
+NOTEBOOKS = ROOT / "notebooks"
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def smoke(algorithm: str, out: Path, **values) -> None:
+    parameters = {
+        "profile": "smoke", "suite": "chain", "game": "N5", "frames": 600, "out": str(out),
+    }  # fmt: skip
+    notebooks.execute(NOTEBOOKS / f"{algorithm}.ipynb", parameters | values, algorithm)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_each_algorithms_notebook_runs(algorithm, tmp_path):
+    smoke(algorithm, tmp_path / "run")
+    config = json.loads((tmp_path / "run" / "run.json").read_text())["config"]
+    assert config["algorithm"] == algorithm
+    executed = nbformat.read(tmp_path / "results" / "executed" / f"{algorithm}.ipynb", 4)
+    figures = [
+        output
+        for cell in executed.cells
+        for output in cell.get("outputs", [])
+        if "image/png" in output.get("data", {})
+    ]
+    assert len(figures) == 3
+
+
+@pytest.mark.parametrize(("suite", "game"), [("atari", "Pong"), ("minatar", "Freeway")])
+def test_a_notebook_runs_any_suite(suite, game, tmp_path):
+    values = {"lam": 0.5, "rho": 0.25, "temperature": 0.1, "K": 3, "more": {"discount": 0.9}}
+    smoke("ucb_infogain", tmp_path / "run", suite=suite, game=game, **values)
+    config = json.loads((tmp_path / "run" / "run.json").read_text())["config"]
+    asked = {**values, **values["more"], "suite": suite, "game": game, "frames": 600}
+    del asked["more"]
+    assert {name: config[name] for name in asked} == asked
+
+
+def test_a_parameter_that_the_notebook_lacks_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"ucb.ipynb has no parameter 'lambda'; it has suite"):
+        smoke("ucb", tmp_path / "run", **{"lambda": 0.1})
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_parameter_that_no_run_has_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="There is no parameter 'discont'; did you mean discount"):
+        smoke("ucb", tmp_path / "run", more={"discont": 0.9})
+    assert not (tmp_path / "run").exists()
+    assert (tmp_path / "results" / "executed" / "ucb.ipynb").exists()  # for inspection
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_parameters_explain_themselves(algorithm):
+    found = papermill.inspect_notebook(str(NOTEBOOKS / f"{algorithm}.ipynb"))
+    assert {"suite", "game", "seed", "frames"} <= found.keys()
+    assert ("K" in found) == (algorithm != "double_dqn")
+    assert all(parameter["help"] for parameter in found.values())
+
+
+def test_running_and_saving_a_notebook_changes_nothing_that_a_run_depends_on(tmp_path):
+    smoke("ucb", tmp_path / "run")
+    original = NOTEBOOKS / "ucb.ipynb"
+    executed = nbformat.read(tmp_path / "results" / "executed" / "ucb.ipynb", 4)
+    executed.cells = [c for c in executed.cells if "injected-parameters" not in c.metadata.tags]
+    saved = tmp_path / "saved.ipynb"
+    nbformat.write(executed, saved)
+    assert saved.read_bytes() != original.read_bytes()
+    assert notebooks.clean(saved) == notebooks.clean(original)
+
+
+def test_the_analysis_and_the_report_from_a_small_results_folder(results):
+    for name in ("tables", "curves", "sweeps", "statistics"):
+        notebooks.execute(NOTEBOOKS / f"{name}.ipynb", {"results": str(results)}, name)
+    page = build(results)
+    items = [item for section in SECTIONS.values() for item in section]
+    assert page.count("<figure>") == len(items) == page.count("<figcaption>")
+    assert "http://" not in page and "https://" not in page  # nothing is fetched
+    metrics = json.loads((results / "tables" / "metrics.json").read_text())
+    assert metrics["paper"]["times_best"]["ucb"] == 30
+    assert metrics["minatar"]["times_best"]["ucb_infogain"] == 2
+    written = {p.relative_to(results).as_posix() for p in results.rglob("*") if p.is_file()}
+    shown = {item.file for item in items}
+    assert shown <= written
+    every_figure = {name for name in written if name.startswith("figures") and name.endswith("svg")}
+    assert every_figure <= shown  # nothing is made that the report leaves out
+
+
+def test_the_index_runs():
+    notebooks.execute(NOTEBOOKS / "index.ipynb", {}, "index")

@@ -25,7 +25,8 @@ test: $(STAMP)  ## check style and types, then run the tests
 	$(BIN)/python -m pytest
 
 repro: $(STAMP)  ## run what is stale, then rebuild every table and figure
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/dvc repro
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/dvc repro --keep-going
+	@$(BIN)/python -m qe show
 
 lab: $(STAMP)  ## open the notebooks in JupyterLab
 	$(BIN)/jupyter lab notebooks

@@ -131,12 +131,12 @@ def _line(variant: str) -> dict[str, Any]:
 
 def plot_normalized(table: pd.DataFrame) -> Figure:
     """Normalized learning curves: a line per algorithm."""
-    figure, axes = plt.subplots(figsize=(6.0, 3.4), layout="constrained")
+    figure, axes = plt.subplots(figsize=(7.5, 3.2), layout="constrained")
     for variant in table.columns:
         axes.plot(table.index, table[variant], **_line(variant))
     _mark(axes, "normalized return")
     axes.set_ylim(0, 1)
-    axes.legend(fontsize="small", loc="upper left")
+    figure.legend(fontsize="small", loc="outside right upper")
     return figure
 
 
@@ -151,7 +151,7 @@ def plot_games(
     columns = min(columns, len(games))
     rows = -(-len(games) // columns)
     figure, grid = plt.subplots(
-        rows, columns, figsize=(2.6 * columns, 2.1 * rows + 0.4), layout="constrained",
+        rows, columns, figsize=(max(2.6 * columns, 5.2), 2.1 * rows + 0.4), layout="constrained",
         squeeze=False, sharex=True,
     )  # fmt: skip
     for axes, game in zip(grid.flat, games, strict=False):
@@ -225,7 +225,11 @@ def plot_frozen(table: pd.DataFrame) -> Figure:
     """
     games = sorted(table["game"].unique())
     figure, grid = plt.subplots(
-        1, len(games), figsize=(2.0 * len(games), 2.4), layout="constrained", squeeze=False
+        1,
+        len(games),
+        figsize=(max(2.0 * len(games), 7.5), 2.4),
+        layout="constrained",
+        squeeze=False,
     )
     for axes, game in zip(grid[0], games, strict=True):
         rows = table[table["game"] == game]

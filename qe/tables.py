@@ -33,19 +33,20 @@ def plain(data: pd.DataFrame, note: str = "") -> Table:
     return Table(data, pd.DataFrame(False, index=data.index, columns=data.columns), note)
 
 
-def _cell(value: object) -> str:
-    if isinstance(value, float):
-        if value != value:
-            return ""
-        return f"{value:.0f}" if value == int(value) and abs(value) < 1e15 else f"{value:,.2f}"
-    return str(value)
+def _numbers(values: pd.Series) -> list[str]:
+    """One row's values: two decimals for all of them, or for none if all are whole."""
+    numbers = [v for v in values if isinstance(v, float) and v == v]
+    decimals = 0 if all(v == round(v) for v in numbers) else 2
+    return [
+        "" if v != v else f"{v:,.{decimals}f}" if isinstance(v, float) else str(v) for v in values
+    ]
 
 
 def _rows(table: Table, bold: str, escape: dict[str, str]) -> list[list[str]]:
     """Header and rows as text; `bold` is a pattern with {} for the number."""
 
     def text(value: object) -> str:
-        found = _cell(value)
+        found = str(value)
         for old, new in escape.items():
             found = found.replace(old, new)
         return found
@@ -54,7 +55,10 @@ def _rows(table: Table, bold: str, escape: dict[str, str]) -> list[list[str]]:
     rows = [[text(h) for h in header]]
     for label, values in table.data.iterrows():
         marks = table.bold.loc[label]
-        cells = [bold.format(text(v)) if marks[c] else text(v) for c, v in values.items()]
+        cells = [
+            bold.format(text(v)) if marks[c] else text(v)
+            for c, v in zip(values.index, _numbers(values), strict=True)
+        ]
         rows.append([text(LABELS.get(str(label), label)), *cells])
     return rows
 

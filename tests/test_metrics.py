@@ -201,10 +201,10 @@ def test_renderings_mark_the_best_and_leave_what_is_missing_empty(tmp_path):
     table = tables.with_times_best(data, "A note.")
     tables.write(table, tmp_path, "t")
     markdown = (tmp_path / "t.md").read_text()
-    assert "| R&D <1> | 1 | **2.50** |" in markdown
+    assert "| R&D <1> | 1.00 | **2.50** |" in markdown
     assert "| Freeway | **3** |  |" in markdown
     assert "| Times best | 1 | 1 |" in markdown and markdown.endswith("A note.\n")
-    assert r"R\&D <1> & 1 & \textbf{2.50} \\" in (tmp_path / "t.tex").read_text()
+    assert r"R\&D <1> & 1.00 & \textbf{2.50} \\" in (tmp_path / "t.tex").read_text()
     page = (tmp_path / "t.html").read_text()
     assert "R&amp;D &lt;1&gt;" in page and "<b>2.50</b>" in page
     again = pd.read_csv(tmp_path / "t.csv", index_col=0)

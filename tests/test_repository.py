@@ -1,5 +1,6 @@
 """The repository around the package: what its files promise each other."""
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -7,6 +8,9 @@ from pathlib import Path
 import nbformat
 import pytest
 import yaml
+
+from qe.config import Config
+from qe.run import LEARNING
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -51,3 +55,20 @@ def test_what_the_readme_names_exists():
     targets = re.findall(r"^([a-z]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
     for target in re.findall(r"`make ([a-z]+)`", text):
         assert target in targets, target
+
+
+def test_the_page_on_faithfulness_names_parameters_that_exist_with_their_defaults():
+    text = (ROOT / "docs" / "faithfulness.md").read_text()
+    stated = re.findall(r"\| `(\w+)` \| `([^`]+)` \|", text)  # in the table
+    stated += re.findall(r"`(\w+)` = `([^`]+)`", text)  # in prose
+    assert len(stated) >= 15
+    for name, value in stated:
+        default = Config.model_fields[name].default
+        assert default == (value if isinstance(default, str) else json.loads(value)), name
+
+
+def test_the_pipeline_depends_on_the_learning_modules():
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+    for name in ("minatar", "temperature", "lam"):
+        modules = {Path(d).stem for d in stages[name]["deps"] if d.endswith(".py")}
+        assert modules == set(LEARNING), name

@@ -14,7 +14,8 @@ import yaml
 from traitlets.config import Config
 
 from qe.config import ConfigError, configure
-from qe.run import TERMINAL, code_fingerprint, read_finished
+from qe.provenance import code_fingerprint
+from qe.run import TERMINAL, read_finished, status
 
 RUNS, SWEEPS = Path("results/runs"), Path("results/sweeps")
 EXECUTED = Path("results/executed")  # for inspection; not kept in git
@@ -108,12 +109,14 @@ def execute_run(
     own = {k: v for k, v in parameters.items() if k not in ("more", "out")}
     config = configure(algorithm=algorithm, **own, **parameters["more"])
     out = Path(parameters["out"])
+    found = status(out, config)
     done = read_finished(out)
-    if done and (done["fingerprint"], done["code"]) == (config.fingerprint(), code):
+    if done and found == "finished" and done["code"] == code:
         print(f"{os.path.relpath(out)}: finished before, kept.")
         return
     name = "-".join(out.relative_to(Path("results").resolve()).parts[1:])
-    execute(notebook, parameters | {"overwrite": done is not None}, name)
+    stale = found in ("finished", "other")  # by DVC's word
+    execute(notebook, parameters | {"overwrite": stale}, name)
     if inputs() != before:
         raise ConfigError(
             "params.yaml, the notebook or the code changed while the run was made: "

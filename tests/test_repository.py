@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from qe.config import Config
-from qe.run import LEARNING
+from qe.provenance import LEARNING
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))

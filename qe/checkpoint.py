@@ -19,6 +19,7 @@ import os
 import shutil
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,6 +33,7 @@ from qe.config import ConfigError
 
 State = dict[str, Any]
 TENSOR = "tensor:"
+PATIENCE = 5.0  # seconds to wait for a lock: a killed notebook's kernel lives on for one or two
 
 
 def split(state: Any, path: str, tensors: dict[str, Tensor]) -> Any:
@@ -67,6 +69,11 @@ def write_atomically(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)  # the new name, too, outlives a power cut
+    finally:
+        os.close(directory)
 
 
 def _digest(tensor_file: Path, tree: str) -> str:
@@ -80,6 +87,7 @@ class Store:
     """The checkpoint directory of one run. Entering it takes the lock."""
 
     def __init__(self, run: Path, identity: dict[str, str]) -> None:
+        self.run = run
         self.directory = directory_of(run)
         self.identity = identity
         self.replay = self.directory / "replay"
@@ -89,18 +97,26 @@ class Store:
     def __enter__(self) -> "Store":
         self.directory.mkdir(parents=True, exist_ok=True)
         lock = (self.directory / "lock").open("a+")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            owner = lock.read().strip() or "another process"
-            lock.close()
-            raise ConfigError(f"{owner} is working on this run ({self.directory}).") from None
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() < deadline:
+                    time.sleep(0.2)
+                    continue
+                lock.seek(0)
+                owner = lock.read().strip() or "another process"
+                lock.close()
+                raise ConfigError(f"{owner} is working on this run ({self.directory}).") from None
         lock.truncate(0)
         lock.write(f"process {os.getpid()} on {socket.gethostname()}")
         lock.flush()
         self._lock = lock
-        write_atomically(self.directory / "identity.json", json.dumps(self.identity))
+        if read_identity(self.run) != self.identity:
+            self.clear()  # first, or a kill here would leave one run's state under another's name
+            write_atomically(self.directory / "identity.json", json.dumps(self.identity))
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import nbformat
 import papermill
 import yaml
+from nbclient.exceptions import DeadKernelError
 from traitlets.config import Config
 
 from qe.config import ConfigError, configure
@@ -65,6 +66,8 @@ def execute(notebook: Path, parameters: dict[str, Any], name: str) -> None:
         raise ConfigError(
             f"{notebook.name} failed with {error.ename}: {error.evalue}; see {output}."
         ) from None
+    except DeadKernelError:
+        raise ConfigError(f"The kernel of {notebook.name} died; see {output}.") from None
 
 
 def run_parameters(
@@ -86,7 +89,7 @@ def run_parameters(
         "suite": suite,
         "game": game,
         "seed": seed,
-        "frames": settings.pop("frames"),
+        "frames": settings.pop("frames", None),
         "profile": settings.pop("profile", "default"),
         "more": settings,
         "out": str(out.resolve()),

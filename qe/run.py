@@ -32,8 +32,6 @@ LOGS: dict[type, str] = {
 }
 TERMINAL = "QE_TERMINAL"  # in the environment: show the bar there, not in the notebook
 MEAN_OF = 100  # games, as in the paper's tables
-
-
 NETWORK = "network.safetensors"
 
 
@@ -90,13 +88,14 @@ def read_finished(directory: Path) -> dict[str, Any] | None:
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def progress_bar(config: Config, shown: bool) -> tqdm:
+def progress_bar(config: Config, shown: bool, frame: int) -> tqdm:
     """Frames, speed and time left: in the notebook, in the terminal, or seldom in a log file."""
     terminal = bool(os.environ.get(TERMINAL))
     tty = sys.__stderr__ is not None and sys.__stderr__.isatty()
     live = tty or ("ipykernel" in sys.modules and not terminal)
     return (tqdm if terminal else tqdm_auto)(
         total=config.frames,
+        initial=min(frame, config.frames),
         unit=" frames",
         unit_scale=True,
         desc=f"{config.game} {config.algorithm} {config.seed}",
@@ -145,7 +144,7 @@ def check_resources(config: Config, directory: Path) -> None:
 
 
 class Stop:
-    """While entered, Ctrl-C and SIGTERM ask the run to stop at its next step."""
+    """While entered, Ctrl-C and SIGTERM ask the run to stop at its next step; twice, at once."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
@@ -158,6 +157,8 @@ class Stop:
         return self
 
     def _ask(self, number: int, frame: object) -> None:
+        if self.signal:
+            raise KeyboardInterrupt
         self.signal = number
 
     def __exit__(self, *error: object) -> None:
@@ -225,7 +226,6 @@ class Session:
     def work(self, stop: Stop, bar: tqdm) -> None:
         """To the end of the run, or until told to stop."""
         scores: deque[float] = deque(maxlen=MEAN_OF)
-        bar.update(min(self.trainer.frame, self.config.frames))
         while not self.trainer.done:
             for record in self.trainer.step():
                 self.logs.write(record)
@@ -285,6 +285,7 @@ def run(
     found = "new" if overwrite else status(directory, config)
     if found == "finished":
         print(f"{directory} holds this run already; overwrite makes it again.", file=sys.stderr)
+        checkpoint.Store(directory, identity(config)).discard()  # if it was killed at the end
         return directory
     if found == "other":
         raise ConfigError(
@@ -299,7 +300,7 @@ def run(
                 store.clear()
                 (directory / "run.json").unlink(missing_ok=True)  # from here on not finished
             session = Session(config, directory, store)
-            with Stop() as stop, progress_bar(config, progress) as bar:
+            with Stop() as stop, progress_bar(config, progress, session.trainer.frame) as bar:
                 session.work(stop, bar)
             if config.keep_network:
                 save_file(session.trainer.learner.online.state_dict(), directory / NETWORK)

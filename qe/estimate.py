@@ -11,7 +11,7 @@ from qe import envs
 from qe.config import Config
 from qe.learner import Learner
 from qe.network import QEnsemble
-from qe.replay import BYTES_BESIDE_FRAME, Batch, slack
+from qe.replay import BYTES_BESIDE_FRAME, Batch, default_slack
 from qe.schedules import interpolate
 
 
@@ -89,7 +89,7 @@ def needs(config: Config) -> tuple[int, int]:
     weights = 4 * sum(p.numel() for p in network.parameters())
     masks = config.K if config.mask_probability < 1 else 0
     per_frame = int(np.prod(env.frame_shape)) + BYTES_BESIDE_FRAME + masks
-    replay = (config.replay_size + slack(config.replay_size)) * per_frame
+    replay = (config.replay_size + default_slack(config.replay_size)) * per_frame
     # Online, target and two moments are saved; memory has the gradient and torch itself besides.
     return replay + 3 * 4 * weights, replay + 5 * weights + 500_000_000
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 BYTES_BESIDE_FRAME = 8  # action, reward, terminal, last and age
 
 
-def slack(capacity: int) -> int:
+def default_slack(capacity: int) -> int:
     """Spare slots of a memory in files: under 3 % of a large one."""
     return max(20_000, capacity * 28 // 1000)
 
@@ -52,6 +52,7 @@ class Replay:
         history: int,
         K: int = 0,
         directory: Path | None = None,
+        slack: int | None = None,
     ) -> None:
         """`K` > 0 stores a mask over K heads with each transition.
 
@@ -60,7 +61,7 @@ class Replay:
         checkpoint refers to is overwritten.
         """
         self.capacity, self.history = capacity, history
-        self.slack = slack(capacity) if directory else 0
+        self.slack = slack if slack is not None else default_slack(capacity) if directory else 0
         self.slots = slots = capacity + self.slack
         self.directory = directory
         self._files: list[np.memmap] = []

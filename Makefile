@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup test repro lab format clean
+.PHONY: help setup test torture repro lab format clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -23,6 +23,9 @@ test: $(STAMP)  ## check style and types, then run the tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy qe
 	$(BIN)/python -m pytest
+
+torture: $(STAMP)  ## kill runs at random moments and compare with uninterrupted ones (20 minutes)
+	$(BIN)/python -m tests.torture
 
 repro: $(STAMP)  ## run what is stale, then rebuild every table and figure
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/dvc repro --keep-going

@@ -154,6 +154,9 @@ def main(words: list[str] | None = None) -> int:
     except ConfigError as error:
         print(f"qe: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt as stopped:
+        print(f"qe: {stopped or 'Stopped.'}", file=sys.stderr)
+        return 128 + getattr(stopped, "number", 2)
     return 0
 
 

@@ -32,7 +32,7 @@ ONLY_FOR: dict[str, tuple[Algorithm, ...]] = {
 }
 TRUNK_LAYERS = {"atari": 3, "minatar": 1, "chain": 1}
 # Parameters that change how fast or where a run is made, not what it is.
-MACHINE = ("device", "threads")
+MACHINE = ("device", "threads", "checkpoint_every", "keep_network")
 
 
 PLAIN = {
@@ -47,6 +47,9 @@ PLAIN = {
 
 class ConfigError(ValueError):
     """What can't be done as asked, in one sentence."""
+
+    def _render_traceback_(self) -> list[str]:  # what a notebook shows of it
+        return [f"{type(self).__name__}: {self}"]
 
 
 def param(default: Any, source: str, **limits: Any) -> Any:
@@ -121,6 +124,8 @@ class Config(BaseModel):
     # The machine
     device: str = param("auto", "auto: CUDA, else MPS, else CPU")
     threads: int = param(1, "torch's threads on the CPU", ge=1)
+    checkpoint_every: float = param(60.0, "seconds between checkpoints, at least", ge=0)
+    keep_network: bool = param(False, "keep the final network, as network.safetensors")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

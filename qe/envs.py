@@ -10,11 +10,11 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
-from ale_py import ALEInterface, LoggerMode
+from ale_py import ALEInterface, ALEState, LoggerMode
 from ale_py.roms import get_rom_path
 from numpy.typing import NDArray
 
@@ -58,6 +58,20 @@ class Env(ABC):
     @abstractmethod
     def step(self, action: int) -> Step: ...
 
+    @abstractmethod
+    def get_state(self) -> dict[str, Any]:
+        """The game in progress, as numbers and arrays; the generator is its owner's to save."""
+
+    @abstractmethod
+    def set_state(self, state: dict[str, Any]) -> None: ...
+
+    def _get(self, *names: str) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("frames", "_score", "_length", *names)}
+
+    def _set(self, state: dict[str, Any], *names: str) -> None:
+        for name in ("frames", "_score", "_length", *names):
+            setattr(self, name, state[name])
+
     def _count(self, reward: float) -> bool:
         """One emulator frame of the game in progress; whether the game has reached its cap."""
         self.frames += 1
@@ -90,6 +104,7 @@ class Atari(Env):
     """One of the 49 games on the Arcade Learning Environment."""
 
     frame_shape = (1, 84, 84)
+    _FIELDS = ("_newest", "_lives", "_life_lost", "_over")
 
     def __init__(self, config: Config, rng: np.random.Generator) -> None:
         self.preset = PRESETS[config.preset]
@@ -184,9 +199,23 @@ class Atari(Env):
         tall = cv2.resize(grey, (84, 110), interpolation=cv2.INTER_LINEAR)
         return tall[18:102].astype(np.uint8)[None]
 
+    def get_state(self) -> dict[str, Any]:
+        emulator = self.ale.cloneState(include_rng=True).serialize()
+        return self._get(*self._FIELDS) | {
+            "screens": self._screens,
+            "emulator": np.frombuffer(emulator, np.uint8).copy(),
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._set(state, *self._FIELDS)
+        self._screens[:] = state["screens"]
+        self.ale.restoreState(ALEState(bytes(np.asarray(state["emulator"]))))
+
 
 class MinAtar(Env):
     """One of the games of MinAtar (Young and Tian, 2019): one frame per action, no lives."""
+
+    _CONSTANT = ("channels", "action_map", "random")  # of MinAtar's own game object
 
     def __init__(self, config: Config, rng: np.random.Generator) -> None:
         super().__init__(config.max_frames)
@@ -210,6 +239,22 @@ class MinAtar(Env):
 
     def _observe(self) -> Frame:
         return self.env.state().transpose(2, 0, 1).astype(np.uint8)
+
+    def get_state(self) -> dict[str, Any]:
+        game = {k: v for k, v in vars(self.env.env).items() if k not in self._CONSTANT}
+        random = self.env.random.get_state(legacy=False)
+        random["state"]["key"] = random["state"]["key"].tolist()
+        return self._get() | {"game": game, "random": random, "last": self.env.last_action}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._set(state)
+        for name, value in state["game"].items():
+            array = isinstance(getattr(self.env.env, name), np.ndarray)
+            setattr(self.env.env, name, np.array(value) if array else value)
+        random = state["random"]
+        random["state"]["key"] = np.array(random["state"]["key"], np.uint32)
+        self.env.random.set_state(random)
+        self.env.last_action = state["last"]
 
 
 class Chain(Env):
@@ -242,6 +287,12 @@ class Chain(Env):
 
     def _observe(self) -> Frame:
         return (np.arange(self.n) < self.state).astype(np.uint8)
+
+    def get_state(self) -> dict[str, Any]:
+        return self._get("state")
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._set(state, "state")
 
 
 SUITES: dict[str, Callable[[Config, np.random.Generator], Env]] = {

@@ -10,7 +10,8 @@ import torch
 from qe import envs
 from qe.config import Config
 from qe.learner import Learner
-from qe.replay import Batch
+from qe.network import QEnsemble
+from qe.replay import BYTES_BESIDE_FRAME, Batch, default_slack
 from qe.schedules import interpolate
 
 
@@ -20,7 +21,6 @@ class Estimate(NamedTuple):
     update_seconds: float
     seconds: float  # the whole run, evaluations left out
     parameters: int
-    replay_bytes: int  # when full
 
 
 def _time(work: Callable[[], object], repeats: int) -> float:
@@ -78,8 +78,20 @@ def estimate(config: Config) -> Estimate:
         update_seconds,
         seconds + updates * update_seconds,
         parameters=sum(p.numel() for p in learner.online.parameters()),
-        replay_bytes=config.replay_size * int(np.prod(env.frame_shape)),
     )
+
+
+def needs(config: Config) -> tuple[int, int]:
+    """Bytes of disk and of memory that a run takes when its replay is full."""
+    env = envs.make(config, np.random.default_rng(0))
+    with torch.device("meta"):
+        network = QEnsemble.of(config, env.frame_shape, env.n_actions)
+    weights = 4 * sum(p.numel() for p in network.parameters())
+    masks = config.K if config.mask_probability < 1 else 0
+    per_frame = int(np.prod(env.frame_shape)) + BYTES_BESIDE_FRAME + masks
+    replay = (config.replay_size + default_slack(config.replay_size)) * per_frame
+    # Online, target and two moments are saved; memory has the gradient and torch itself besides.
+    return replay + 3 * 4 * weights, replay + 5 * weights + 500_000_000
 
 
 def duration(seconds: float) -> str:
@@ -95,8 +107,7 @@ def describe(config: Config) -> str:
     e = estimate(config)
     return (
         f"{config.suite} {config.game}, {config.algorithm}, K = {config.K}, seed {config.seed}: "
-        f"{config.frames:,} frames = {config.steps:,} steps; {e.parameters:,} weights; "
-        f"replay of {e.replay_bytes / 1e9:.2f} GB when full.\n"
+        f"{config.frames:,} frames = {config.steps:,} steps; {e.parameters:,} weights.\n"
         f"Predicted duration here: {duration(e.seconds)}, {config.steps / e.seconds:,.0f} steps/s "
         f"(update {e.update_seconds * 1e3:.1f} ms, choosing {e.act_seconds * 1e3:.2f} ms, "
         f"emulator {e.env_seconds * 1e3:.2f} ms), evaluations not counted."

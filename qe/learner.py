@@ -1,6 +1,8 @@
 """Double Q-learning for K heads at once."""
 
+import math
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -61,6 +63,10 @@ def find_device(name: str) -> torch.device:
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
+class NotFiniteError(ArithmeticError):
+    """Learning has run away."""
+
+
 class Learner:
     """An ensemble, its target network and its optimiser."""
 
@@ -70,20 +76,10 @@ class Learner:
         self.config = config
         self.device = find_device(config.device)
 
-        def network() -> QEnsemble:
-            return QEnsemble(
-                suite=config.suite,
-                channels=config.channels,
-                frame_shape=frame_shape,
-                history=config.history,
-                hidden=config.hidden,
-                K=config.K,
-                n_actions=n_actions,
-            ).to(self.device)
-
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.online, self.target = network(), network()
+            self.online = QEnsemble.of(config, frame_shape, n_actions).to(self.device)
+            self.target = QEnsemble.of(config, frame_shape, n_actions).to(self.device)
         self.target.requires_grad_(False)
         self.shared = list(self.online.trunk.parameters())
         self.stacked = [*self.online.hidden.parameters(), *self.online.out.parameters()]
@@ -129,7 +125,30 @@ class Learner:
             group["lr"] = learning_rate
         self.optimizer.step()
 
+        loss = losses.mean().item()
+        if not math.isfinite(loss):
+            raise NotFiniteError(f"the loss is {loss} at update {self.updates + 1}")
         self.updates += 1
         if self.updates % c.target_every == 0:
             self.copy_to_target()
-        return losses.mean().item()
+        return loss
+
+    def get_state(self) -> dict[str, Any]:
+        adam = {
+            str(i): dict(self.optimizer.state[p]) for i, p in enumerate(self.online.parameters())
+        }
+        return {
+            "online": self.online.state_dict(),
+            "target": self.target.state_dict(),
+            "adam": adam,
+            "updates": self.updates,
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.online.load_state_dict(state["online"])
+        self.target.load_state_dict(state["target"])
+        for i, p in enumerate(self.online.parameters()):
+            self.optimizer.state[p] = {
+                name: value.to(self.device) for name, value in state["adam"][str(i)].items()
+            }
+        self.updates = state["updates"]

@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qe.config import Config
+
 
 def nature_trunk(in_channels: int, channels: Sequence[int]) -> nn.Sequential:
     """The convolutions of Mnih et al. (2015), valid padding; 3 136 features for 84x84 input."""
@@ -75,6 +77,19 @@ class QEnsemble(nn.Module):
             features = self.trunk(torch.zeros(1, history * frame_shape[0], *frame_shape[1:]))
         self.hidden = StackedLinear(K, features.shape[1], hidden)
         self.out = StackedLinear(K, hidden, n_actions)
+
+    @classmethod
+    def of(cls, config: Config, frame_shape: tuple[int, ...], n_actions: int) -> "QEnsemble":
+        """The network that `config` describes."""
+        return cls(
+            suite=config.suite,
+            channels=config.channels,
+            frame_shape=frame_shape,
+            history=config.history,
+            hidden=config.hidden,
+            K=config.K,
+            n_actions=n_actions,
+        )
 
     def to_float(self, frames: Tensor) -> Tensor:
         """uint8 frames as the numbers that the network reads."""

@@ -11,10 +11,12 @@ from typing import Any
 import nbformat
 import papermill
 import yaml
+from nbclient.exceptions import DeadKernelError
 from traitlets.config import Config
 
 from qe.config import ConfigError, configure
-from qe.run import TERMINAL, code_fingerprint, read_finished
+from qe.provenance import code_fingerprint
+from qe.run import TERMINAL, read_finished, status
 
 RUNS, SWEEPS = Path("results/runs"), Path("results/sweeps")
 EXECUTED = Path("results/executed")  # for inspection; not kept in git
@@ -64,6 +66,8 @@ def execute(notebook: Path, parameters: dict[str, Any], name: str) -> None:
         raise ConfigError(
             f"{notebook.name} failed with {error.ename}: {error.evalue}; see {output}."
         ) from None
+    except DeadKernelError:
+        raise ConfigError(f"The kernel of {notebook.name} died; see {output}.") from None
 
 
 def run_parameters(
@@ -85,7 +89,7 @@ def run_parameters(
         "suite": suite,
         "game": game,
         "seed": seed,
-        "frames": settings.pop("frames"),
+        "frames": settings.pop("frames", None),
         "profile": settings.pop("profile", "default"),
         "more": settings,
         "out": str(out.resolve()),
@@ -108,12 +112,14 @@ def execute_run(
     own = {k: v for k, v in parameters.items() if k not in ("more", "out")}
     config = configure(algorithm=algorithm, **own, **parameters["more"])
     out = Path(parameters["out"])
+    found = status(out, config)
     done = read_finished(out)
-    if done and (done["fingerprint"], done["code"]) == (config.fingerprint(), code):
+    if done and found == "finished" and done["code"] == code:
         print(f"{os.path.relpath(out)}: finished before, kept.")
         return
     name = "-".join(out.relative_to(Path("results").resolve()).parts[1:])
-    execute(notebook, parameters | {"overwrite": done is not None}, name)
+    stale = found in ("finished", "other")  # by DVC's word
+    execute(notebook, parameters | {"overwrite": stale}, name)
     if inputs() != before:
         raise ConfigError(
             "params.yaml, the notebook or the code changed while the run was made: "

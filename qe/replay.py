@@ -1,9 +1,19 @@
 """A replay memory that stores each frame once."""
 
+import math
+import os
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+BYTES_BESIDE_FRAME = 8  # action, reward, terminal, last and age
+
+
+def default_slack(capacity: int) -> int:
+    """Spare slots of a memory in files: under 3 % of a large one."""
+    return max(20_000, capacity * 28 // 1000)
 
 
 class Batch(NamedTuple):
@@ -29,25 +39,69 @@ class Batch(NamedTuple):
 class Replay:
     """A ring of the last `capacity` frames, each with the action that followed it.
 
-    Frames are numbered by when they were added; frame i lives in slot i % capacity. A stack of
+    Frames are numbered by when they were added; frame i lives in slot i % slots. A stack of
     `history` frames is put together when sampled: frames from before the life's first are zero.
     A life that is cut off (not ended) is closed with `add_last`, so that its last transition
     has a next frame to bootstrap from.
     """
 
-    def __init__(self, capacity: int, frame_shape: tuple[int, ...], history: int, K: int = 0):
-        """`K` > 0 stores a mask over K heads with each transition."""
+    def __init__(
+        self,
+        capacity: int,
+        frame_shape: tuple[int, ...],
+        history: int,
+        K: int = 0,
+        directory: Path | None = None,
+        slack: int | None = None,
+    ) -> None:
+        """`K` > 0 stores a mask over K heads with each transition.
+
+        With a directory, the memory is in files there, and has `slack` slots more than it
+        needs: so many frames can be added after a checkpoint before the first of those that the
+        checkpoint refers to is overwritten.
+        """
         self.capacity, self.history = capacity, history
-        # np.zeros maps memory without touching it: 7 GB cost nothing until they are filled.
-        self.frames = np.zeros((capacity, *frame_shape), np.uint8)
-        self.actions = np.zeros(capacity, np.uint8)
-        self.rewards = np.zeros(capacity, np.float32)
-        self.terminals = np.zeros(capacity, np.bool_)
-        self.lasts = np.zeros(capacity, np.bool_)  # no transition starts here
-        self.ages = np.zeros(capacity, np.uint8)  # frames of the same life before it, capped
-        self.masks = np.zeros((capacity, K), np.bool_) if K else None
+        self.slack = slack if slack is not None else default_slack(capacity) if directory else 0
+        self.slots = slots = capacity + self.slack
+        self.directory = directory
+        self._files: list[np.memmap] = []
+        self.frames = self._array("frames", (slots, *frame_shape), np.uint8)
+        self.actions = self._array("actions", (slots,), np.uint8)
+        self.rewards = self._array("rewards", (slots,), np.float32)
+        self.terminals = self._array("terminals", (slots,), np.bool_)
+        self.lasts = self._array("lasts", (slots,), np.bool_)  # no transition starts here
+        self.ages = self._array("ages", (slots,), np.uint8)  # frames of its life before, capped
+        self.masks = self._array("masks", (slots, K), np.bool_) if K else None
         self.added = 0  # frames ever added
         self._age = 0  # of the next frame
+
+    def _array(self, name: str, shape: tuple[int, ...], dtype: type) -> np.ndarray:
+        """Zeros that take no memory until they are written to: 7 GB cost nothing at the start."""
+        if self.directory is None:
+            return np.zeros(shape, dtype)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        path = self.directory / name
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        with path.open("ab") as file:
+            if file.tell() != size:
+                file.truncate(0)
+                # A full disk is found now, and not by a crash when the page is written.
+                os.posix_fallocate(file.fileno(), 0, size)
+        array = np.memmap(path, dtype, "r+", shape=shape)
+        self._files.append(array)
+        return array
+
+    def flush(self) -> None:
+        """Bring the files up to date on the disk."""
+        for array in self._files:
+            array.flush()
+
+    def get_state(self) -> dict[str, int]:
+        """All but the arrays, which are in their files."""
+        return {"added": self.added, "age": self._age}
+
+    def set_state(self, state: dict[str, int]) -> None:
+        self.added, self._age = state["added"], state["age"]
 
     def __len__(self) -> int:
         return min(self.added, self.capacity)
@@ -76,7 +130,7 @@ class Replay:
         self._age = 0
 
     def _write(self, frame: NDArray[np.uint8], last: bool) -> int:
-        slot = self.added % self.capacity
+        slot = self.added % self.slots
         self.frames[slot] = frame
         self.lasts[slot] = last
         self.ages[slot] = self._age
@@ -97,12 +151,12 @@ class Replay:
         """`n` transitions, uniformly and with replacement."""
         low, high = self._bounds()
         index = rng.integers(low, high, n)
-        while (last := self.lasts[index % self.capacity]).any():
+        while (last := self.lasts[index % self.slots]).any():
             index[last] = rng.integers(low, high, int(last.sum()))
-        slot = index % self.capacity
+        slot = index % self.slots
 
         offset = np.arange(1 - self.history, 2)  # [history + 1], from the oldest to s_t+1's
-        window = self.frames[(index[:, None] + offset) % self.capacity]
+        window = self.frames[(index[:, None] + offset) % self.slots]
         window[-offset > self.ages[slot][:, None].astype(np.int64)] = 0  # from before the life
         return Batch(
             window=window,

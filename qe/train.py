@@ -1,7 +1,8 @@
 """Training: the run loop, as an iterator of what happens in it."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -51,6 +52,7 @@ class Diagnostics(NamedTuple):
     bonus: float  # InfoGain, before rho
 
 
+COUNTERS = ("step_count", "episodes", "evaluations", "head")  # of a Trainer
 Record = Episode | Evaluation | Diagnostics
 
 
@@ -83,12 +85,14 @@ def choose(config: Config, q: Tensor, head: int) -> int:
 class Trainer:
     """All the state of a run, advanced one step at a time."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, replay: Path | None = None) -> None:
+        """`replay` is a directory for the replay memory; without one it is not in files."""
         torch.set_num_threads(config.threads)
         self.config = config
         streams = np.random.SeedSequence(config.seed).spawn(6)
         env, action, head, mask, sample = (np.random.default_rng(s) for s in streams[:5])
         self.action_rng, self.head_rng, self.mask_rng, self.sample_rng = action, head, mask, sample
+        self.rngs = {"env": env, "action": action, "head": head, "mask": mask, "sample": sample}
         self.env = envs.make(config, env)
         self.n_actions = self.env.n_actions
         self.learner = Learner(
@@ -99,6 +103,7 @@ class Trainer:
             self.env.frame_shape,
             config.history,
             K=config.K if config.mask_probability < 1 else 0,
+            directory=replay,
         )
         self.step_count = 0
         self.episodes = 0
@@ -108,6 +113,30 @@ class Trainer:
         self.stack = np.zeros((config.history, *self.env.frame_shape), np.uint8)
         self._new_game()
         self._new_life(self.env.reset())
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything but the replay memory's arrays: what `set_state` goes on from exactly."""
+        return {
+            "counters": {name: getattr(self, name) for name in COUNTERS},
+            "means": {"sums": self.means.sums, "counts": self.means.counts},
+            "stack": self.stack,
+            "rngs": {name: rng.bit_generator.state for name, rng in self.rngs.items()},
+            "env": self.env.get_state(),
+            "learner": self.learner.get_state(),
+            "replay": self.replay.get_state(),
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        for name in COUNTERS:
+            setattr(self, name, state["counters"][name])
+        self.means = Means()
+        self.means.sums, self.means.counts = state["means"]["sums"], state["means"]["counts"]
+        self.stack[:] = state["stack"]
+        for name, rng in self.rngs.items():
+            rng.bit_generator.state = state["rngs"][name]
+        self.env.set_state(state["env"])
+        self.learner.set_state(state["learner"])
+        self.replay.set_state(state["replay"])
 
     @property
     def frame(self) -> int:

@@ -9,8 +9,9 @@ import nbformat
 import pytest
 import yaml
 
+from qe import RESULTS, metrics, tables
 from qe.config import Config
-from qe.run import LEARNING
+from qe.provenance import LEARNING
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -72,3 +73,10 @@ def test_the_pipeline_depends_on_the_learning_modules():
     for name in ("minatar", "temperature", "lam"):
         modules = {Path(d).stem for d in stages[name]["deps"] if d.endswith(".py")}
         assert modules == set(LEARNING), name
+
+
+def test_the_readmes_table_is_what_the_runs_say():
+    text = (ROOT / "README.md").read_text()
+    shown = text.split("<!-- results/tables/max_mean.md -->\n")[1].split("<!-- end -->")[0]
+    scores = metrics.score_table(metrics.seed_scores(metrics.load_runs(RESULTS / "runs/minatar")))
+    assert shown.strip() == tables.to_markdown(tables.with_times_best(scores)).strip()

@@ -1,0 +1,199 @@
+"""Checkpoints: all that a run needs to go on as if it had never been stopped.
+
+A run's checkpoint directory lies beside its logs, as `<run>.checkpoint`:
+
+- `identity.json`: the configuration and code that the rest belongs to;
+- `lock`: held while a process works on the run;
+- `replay/`: the replay memory, written as the run goes on;
+- `0.safetensors`, `0.json` and `1.safetensors`, `1.json`: two generations of everything else,
+  tensors and numbers apart. The JSON is written last and has the checksum of both.
+
+Nothing in it is pickled: reading a checkpoint executes no code.
+"""
+
+import fcntl
+import hashlib
+import json
+import math
+import os
+import shutil
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from qe.config import ConfigError
+
+State = dict[str, Any]
+TENSOR = "tensor:"
+PATIENCE = 5.0  # seconds to wait for a lock: a killed notebook's kernel lives on for one or two
+
+
+def split(state: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    """`state` as JSON, its arrays and tensors moved into `tensors` under their paths."""
+    if isinstance(state, dict):
+        return {str(k): split(v, f"{path}/{k}", tensors) for k, v in state.items()}
+    if isinstance(state, np.ndarray):
+        state = torch.from_numpy(np.ascontiguousarray(state))
+    if isinstance(state, Tensor):
+        tensors[path] = state.detach().cpu().contiguous()
+        return TENSOR + path
+    return state
+
+
+def join(tree: Any, tensors: dict[str, Tensor]) -> Any:
+    """What `split` took apart."""
+    if isinstance(tree, dict):
+        return {k: join(v, tensors) for k, v in tree.items()}
+    if isinstance(tree, str) and tree.startswith(TENSOR):
+        return tensors[tree.removeprefix(TENSOR)]
+    return tree
+
+
+def _plain(value: Any) -> Any:
+    """numpy's numbers, which JSON does not know."""
+    return value.item()
+
+
+def write_atomically(path: Path, text: str) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)  # the new name, too, outlives a power cut
+    finally:
+        os.close(directory)
+
+
+def _digest(tensor_file: Path, tree: str) -> str:
+    with tensor_file.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+    digest.update(tree.encode())
+    return digest.hexdigest()
+
+
+class Store:
+    """The checkpoint directory of one run. Entering it takes the lock."""
+
+    def __init__(self, run: Path, identity: dict[str, str]) -> None:
+        self.run = run
+        self.directory = directory_of(run)
+        self.identity = identity
+        self.replay = self.directory / "replay"
+        self.generation = 0  # the one to write next
+        self._lock: IO[str] | None = None
+
+    def __enter__(self) -> "Store":
+        self.directory.mkdir(parents=True, exist_ok=True)
+        lock = (self.directory / "lock").open("a+")
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() < deadline:
+                    time.sleep(0.2)
+                    continue
+                lock.seek(0)
+                owner = lock.read().strip() or "another process"
+                lock.close()
+                raise ConfigError(f"{owner} is working on this run ({self.directory}).") from None
+        lock.truncate(0)
+        lock.write(f"process {os.getpid()} on {socket.gethostname()}")
+        lock.flush()
+        self._lock = lock
+        if read_identity(self.run) != self.identity:
+            self.clear()  # first, or a kill here would leave one run's state under another's name
+            write_atomically(self.directory / "identity.json", json.dumps(self.identity))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._lock:
+            self._lock.close()
+
+    def save(self, state: State) -> None:
+        """Write a generation; the one before stays."""
+        tensors: dict[str, Tensor] = {}
+        tree = json.dumps(split(state, "", tensors), default=_plain)
+        target = self.directory / f"{self.generation}.safetensors"
+        record = self.directory / f"{self.generation}.json"
+        temporary = target.with_name(target.name + ".tmp")
+        save_file(tensors, temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        record.unlink(missing_ok=True)  # from here to the last line this generation is void
+        temporary.replace(target)
+        number = state["number"]
+        checksum = _digest(target, tree)
+        write_atomically(record, json.dumps({"number": number, "sha256": checksum, "tree": tree}))
+        self.generation = 1 - self.generation
+
+    def load(self) -> State | None:
+        """The newest generation that is whole, or None if there is none."""
+        found: list[tuple[int, int, State]] = []
+        broken = 0
+        for generation in (0, 1):
+            record = self.directory / f"{generation}.json"
+            target = self.directory / f"{generation}.safetensors"
+            if not record.exists():
+                broken += target.exists()
+                continue
+            try:
+                content = json.loads(record.read_text())
+                if _digest(target, content["tree"]) != content["sha256"]:
+                    raise ValueError("its checksum is wrong")
+                state = join(json.loads(content["tree"]), load_file(target))
+                found.append((content["number"], generation, state))
+            except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+                broken += 1
+                print(f"Checkpoint {record} can't be read ({error}).", file=sys.stderr)
+        if not found:
+            if broken:
+                print("No checkpoint is whole: the run starts again.", file=sys.stderr)
+            return None
+        number, generation, state = max(found, key=lambda item: item[0])
+        if broken:
+            print(f"Going on from the checkpoint before it, number {number}.", file=sys.stderr)
+        self.generation = 1 - generation
+        return state
+
+    def clear(self) -> None:
+        """Forget all generations, so that the run starts again."""
+        for generation in (0, 1):
+            (self.directory / f"{generation}.json").unlink(missing_ok=True)
+            (self.directory / f"{generation}.safetensors").unlink(missing_ok=True)
+
+    def discard(self) -> None:
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def directory_of(run: Path) -> Path:
+    return run.with_name(run.name + ".checkpoint")
+
+
+def read_identity(run: Path) -> dict[str, str] | None:
+    """What the checkpoint beside `run` belongs to; None if there is none."""
+    path = directory_of(run) / "identity.json"
+    try:
+        return json.loads(path.read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ValueError:
+        return {}  # unreadable: nobody's
+
+
+def check_finite(tensors: dict[str, Tensor]) -> bool:
+    """Whether all weights are numbers: a network that is not must not replace one that is."""
+    return all(math.isfinite(float(t.abs().max())) for t in tensors.values() if t.numel())

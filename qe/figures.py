@@ -140,21 +140,31 @@ def plot_normalized(table: pd.DataFrame) -> Figure:
     return figure
 
 
-def plot_games(
-    curves: pd.DataFrame, styles: dict[str, dict[str, Any]], columns: int = 3, title: str = ""
-) -> Figure:
+def _panels(games: list[str], columns: int) -> tuple[Figure, np.ndarray, list[tuple[Axes, str]]]:
+    """A grid of axes, one for each game; what is left over of the last row is not shown."""
+    columns = min(columns, len(games))
+    rows = -(-len(games) // columns)
+    size = (max(2.6 * columns, 5.2), 2.1 * rows + 0.4)
+    figure, grid = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+    for axes in list(grid.flat)[len(games) :]:
+        axes.set_visible(False)
+    return figure, grid, list(zip(grid.flat, games, strict=False))
+
+
+def _with_legend(figure: Figure, grid: np.ndarray) -> Figure:
+    """One legend for all panels, above them."""
+    handles, labels = grid.flat[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=3, fontsize="small")
+    return figure
+
+
+def plot_games(curves: pd.DataFrame, styles: dict[str, dict[str, Any]], columns: int = 3) -> Figure:
     """Learning curves game by game: mean over seeds, and the range of the seeds as a band.
 
     `styles` gives every variant that is drawn its keywords for matplotlib, in the legend's order.
     """
-    games = sorted(curves["game"].unique())
-    columns = min(columns, len(games))
-    rows = -(-len(games) // columns)
-    figure, grid = plt.subplots(
-        rows, columns, figsize=(max(2.6 * columns, 5.2), 2.1 * rows + 0.4), layout="constrained",
-        squeeze=False, sharex=True,
-    )  # fmt: skip
-    for axes, game in zip(grid.flat, games, strict=False):
+    figure, grid, panels = _panels(sorted(curves["game"].unique()), columns)
+    for axes, game in panels:
         for variant, style in styles.items():
             chosen = curves[(curves["game"] == game) & (curves["variant"] == variant)]
             if chosen.empty:
@@ -168,15 +178,9 @@ def plot_games(
                 )  # fmt: skip
         axes.set_title(game)
         _mark(axes, "")
-    for axes in list(grid.flat)[len(games) :]:
-        axes.set_visible(False)
     for axes in grid[:, 0]:
         axes.set_ylabel(f"mean of {WINDOW} games")
-    handles, labels = grid.flat[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=3, fontsize="small")
-    if title:
-        figure.suptitle(title)
-    return figure
+    return _with_legend(figure, grid)
 
 
 def algorithm_styles() -> dict[str, dict[str, Any]]:
@@ -223,15 +227,8 @@ def plot_frozen(table: pd.DataFrame) -> Figure:
 
     `table` has columns game, variant, training and frozen.
     """
-    games = sorted(table["game"].unique())
-    figure, grid = plt.subplots(
-        1,
-        len(games),
-        figsize=(max(2.0 * len(games), 7.5), 2.4),
-        layout="constrained",
-        squeeze=False,
-    )
-    for axes, game in zip(grid[0], games, strict=True):
+    figure, grid, panels = _panels(sorted(table["game"].unique()), columns=3)
+    for axes, game in panels:
         rows = table[table["game"] == game]
         for variant, color in COLORS.items():
             row = rows[rows["variant"] == variant]
@@ -239,7 +236,6 @@ def plot_frozen(table: pd.DataFrame) -> Figure:
         ends = [rows[["training", "frozen"]].min().min(), rows[["training", "frozen"]].max().max()]
         axes.plot(ends, ends, color="0.7", linewidth=1, zorder=0)
         axes.set(title=game, xlabel="training")
-    grid[0, 0].set_ylabel("frozen, by majority vote")
-    handles, labels = grid[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=5, fontsize="small")
-    return figure
+    for axes in grid[:, 0]:
+        axes.set_ylabel("frozen, by vote")
+    return _with_legend(figure, grid)

@@ -86,8 +86,9 @@ def test_profiles_hold_only_parameters_that_exist():
 
 def test_the_fingerprint_tells_runs_apart_and_nothing_else():
     base = configure(suite="chain")
-    assert base.fingerprint() == configure(suite="chain", device="cpu", threads=2).fingerprint()
-    assert set(MACHINE) == {"device", "threads"}
+    elsewhere = {"device": "cpu", "threads": 2, "checkpoint_every": 5.0, "keep_network": True}
+    assert set(MACHINE) == elsewhere.keys()
+    assert base.fingerprint() == configure(suite="chain", **elsewhere).fingerprint()
     for other in ({"seed": 1}, {"lam": 0.2}, {"game": "N11"}, {"epsilon": [[0, 0.5]]}):
         assert base.fingerprint() != configure(**{"suite": "chain"} | other).fingerprint()
 

@@ -30,7 +30,7 @@ LOG_NAMES = tuple(LOGS.values())
 def small(**values) -> Config:
     """Some seconds of training, with checkpoints as often as they come."""
     base = {
-        "suite": "minatar", "game": "Breakout", "algorithm": "ucb", "frames": 8000,
+        "suite": "minatar", "game": "Breakout", "algorithm": "ucb", "frames": 5000,
         "checkpoint_every": 0.05, "keep_network": True,
     }  # fmt: skip
     return configure("smoke", **base | values)
@@ -140,7 +140,7 @@ def test_a_killed_notebook_run_resumes_when_it_is_repeated(tmp_path, whole):
     script = (
         "from pathlib import Path; from qe.notebooks import execute\n"
         f"execute(Path({str(ROOT / 'notebooks' / 'ucb.ipynb')!r}), "
-        f"dict(profile='smoke', frames=8000, out={str(tmp_path / 'run')!r}, more={more!r}), 'ucb')"
+        f"dict(profile='smoke', frames=5000, out={str(tmp_path / 'run')!r}, more={more!r}), 'ucb')"
     )
     words = [sys.executable, "-c", script]
     env = os.environ | {"PYTHONPATH": str(ROOT)}

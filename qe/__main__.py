@@ -104,7 +104,7 @@ def command_execute(args: argparse.Namespace) -> None:
 
 
 def command_clean(args: argparse.Namespace) -> None:
-    from qe.notebooks import clean
+    from qe.clean import clean
 
     args.text.parent.mkdir(parents=True, exist_ok=True)
     args.text.write_text(clean(args.notebook))

@@ -8,31 +8,18 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import papermill
 import yaml
 from nbclient.exceptions import DeadKernelError
 from traitlets.config import Config
 
+from qe.clean import clean
 from qe.config import ConfigError, configure
 from qe.provenance import code_fingerprint
 from qe.run import TERMINAL, read_finished, status
 
 RUNS, SWEEPS = Path("results/runs"), Path("results/sweeps")
 EXECUTED = Path("results/executed")  # for inspection; not kept in git
-
-
-def clean(notebook: Path) -> str:
-    """The notebook's code cells and their tags as text: what a run depends on.
-
-    Running a notebook by hand and saving it changes the file, but not this.
-    """
-    cells = nbformat.read(notebook, as_version=4).cells
-    return "\n\n".join(
-        f"# %% {cell.metadata.get('tags', [])}\n{cell.source}"
-        for cell in cells
-        if cell.cell_type == "code"
-    )
 
 
 def die_with_parent() -> None:

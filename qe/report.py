@@ -63,7 +63,7 @@ CSS = """
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
   max-width: 60rem; margin: 0 auto; padding: 1rem }
 figure { margin: 1.5rem 0 2.5rem }
-figure img { max-width: max(100%, 30rem); height: auto; display: block }
+figure img { max-width: 100%; height: auto; display: block }
 figcaption, .note { color: var(--soft); font-size: 0.9rem }
 .scroll { overflow-x: auto }
 table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums }
@@ -76,7 +76,7 @@ nav a { margin-right: 1rem }
   body { max-width: none; font-size: 10pt }
   nav { display: none }
   figure, tr { break-inside: avoid }
-  figure img { filter: none; max-width: 100% }
+  figure img { filter: none }
 }
 """
 
@@ -88,8 +88,7 @@ def embed(path: Path, caption: str) -> str:
     else:
         data = base64.b64encode(path.read_bytes()).decode()
         alt = html.escape(caption, quote=True)
-        image = f'<img alt="{alt}" src="data:image/svg+xml;base64,{data}">'
-        content = f"<div class=scroll>{image}</div>"
+        content = f'<img alt="{alt}" src="data:image/svg+xml;base64,{data}">'
     return f"<figure>{content}<figcaption>{html.escape(caption)}</figcaption></figure>"
 
 

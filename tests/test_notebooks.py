@@ -8,6 +8,7 @@ import papermill
 import pytest
 
 from qe import ROOT, notebooks
+from qe.clean import clean
 from qe.config import ALGORITHMS, ConfigError
 from qe.report import SECTIONS, build
 
@@ -80,7 +81,7 @@ def test_running_and_saving_a_notebook_changes_nothing_that_a_run_depends_on(tmp
     saved = tmp_path / "saved.ipynb"
     nbformat.write(executed, saved)
     assert saved.read_bytes() != original.read_bytes()
-    assert notebooks.clean(saved) == notebooks.clean(original)
+    assert clean(saved) == clean(original)
 
 
 def test_the_analysis_and_the_report_from_a_small_results_folder(results):

@@ -42,3 +42,8 @@ def results(tmp_path: Path) -> Path:
                     directory = root / "sweeps" / parameter / "minatar" / game / str(value)
                     write_run(directory / str(seed), 5.0 + value, seed, config)
     return root
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest test first, so that the other worker has something to do meanwhile."""
+    items.sort(key=lambda item: "test_the_pipeline" not in item.name)

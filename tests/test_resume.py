@@ -6,6 +6,7 @@ import os
 import pickle
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -71,15 +72,25 @@ def whole(tmp_path_factory) -> dict[str, bytes]:
     return contents(run(small(), tmp_path_factory.mktemp("whole") / "run", progress=False))
 
 
-@pytest.fixture
-def stopped(tmp_path) -> Path:
+@pytest.fixture(scope="module")
+def stopped_once(tmp_path_factory) -> Path:
     """The same run, stopped in another process when it had two checkpoints."""
-    process = begin(small(), tmp_path / "run")
+    out = tmp_path_factory.mktemp("stopped") / "run"
+    process = begin(small(), out)
     process.send_signal(signal.SIGTERM)
     errors = process.communicate()[1]
     assert process.returncode == 128 + signal.SIGTERM
     assert "Stopped by SIGTERM at a checkpoint; the same call goes on" in errors
-    return tmp_path / "run"
+    return out
+
+
+@pytest.fixture
+def stopped(stopped_once, tmp_path) -> Path:
+    """A copy of it, to do with as one likes."""
+    out = tmp_path / "run"
+    shutil.copytree(stopped_once, out)
+    shutil.copytree(checkpoint.directory_of(stopped_once), checkpoint.directory_of(out))
+    return out
 
 
 # --- kills -----------------------------------------------------------------------------------

@@ -165,7 +165,7 @@ def test_golden_trajectory(algorithm):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_each_algorithm_solves_a_short_chain(algorithm):
     config = configure(
-        suite="chain", game="N6", algorithm=algorithm, frames=5000, eval_every=5000, eval_games=5
+        suite="chain", game="N6", algorithm=algorithm, frames=4000, eval_every=4000, eval_games=5
     )
     found = records(config)
     returns = [r.score for r in found if isinstance(r, Episode)]
@@ -186,7 +186,7 @@ def random_mean(config: Config, games: int) -> float:
 def test_each_algorithm_beats_random_on_minatar_breakout(algorithm):
     config = configure(
         suite="minatar", game="Breakout", algorithm=algorithm,
-        frames=24_000, hidden=32, eval_every=0, K=1 if algorithm == "double_dqn" else 5,
+        frames=24_000, hidden=32, eval_every=0, K=1 if algorithm == "double_dqn" else 3,
     )  # fmt: skip
     returns = [r.score for r in records(config) if isinstance(r, Episode)]
     assert np.mean(returns[-100:]) > 3 * random_mean(config, 300)

@@ -19,8 +19,8 @@ FILES = ("episodes.csv", "evaluations.csv", "diagnostics.csv", "network.safetens
 # Some seconds of training each, with everything in it that a checkpoint has to hold: sticky
 # actions (the emulator's generator), lives, masks, evaluations, a replay that wraps around.
 RUNS = {
-    "minatar": "--suite minatar --game Seaquest --frames 12000 --hidden 32 --replay_size 3000",
-    "atari": "--suite atari --game Breakout --frames 16000 --sticky 0.25 --max_frames 3000"
+    "minatar": "--suite minatar --game Seaquest --frames 8000 --hidden 32 --replay_size 3000",
+    "atari": "--suite atari --game Breakout --frames 10000 --sticky 0.25 --max_frames 3000"
     " --hidden 64 --replay_size 1500",
 }
 

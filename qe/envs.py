@@ -104,7 +104,7 @@ class Atari(Env):
     """One of the 49 games on the Arcade Learning Environment."""
 
     frame_shape = (1, 84, 84)
-    _FIELDS = ("_newest", "_lives", "_life_lost", "_over")
+    _FIELDS = ("_newest", "_lives", "_life_lost", "_over", "_last")
 
     def __init__(self, config: Config, rng: np.random.Generator) -> None:
         self.preset = PRESETS[config.preset]
@@ -117,7 +117,9 @@ class Atari(Env):
         ALEInterface.setLoggerMode(LoggerMode.Error)
         self.ale = ALEInterface()
         self.ale.setInt("random_seed", int(rng.integers(2**31)))
-        self.ale.setFloat("repeat_action_probability", config.sticky)
+        # Sticky actions are made here: the emulator's state would not tell the last action.
+        self.ale.setFloat("repeat_action_probability", 0.0)
+        self.sticky, self._last = config.sticky, NOOP
         rom = get_rom_path(atari_games()[config.game].rom)
         assert rom is not None  # ale-py ships all 49
         self.ale.loadROM(rom)
@@ -137,7 +139,7 @@ class Atari(Env):
             first = self._over
             if first:
                 self.ale.reset_game()
-                self._over = False
+                self._over, self._last = False, NOOP
                 self._lives = self.ale.lives()
                 self._grab()
             else:  # step out of the frame in which the life was lost
@@ -170,6 +172,9 @@ class Atari(Env):
         return reward
 
     def _frame(self, action: int) -> float:
+        if self.sticky and self.rng.random() < self.sticky:
+            action = self._last
+        self._last = action
         reward = float(self.ale.act(self.actions[action]))
         capped = self._count(reward)
         self._grab()

@@ -337,19 +337,21 @@ def test_a_game_goes_on_from_its_state(values):
         return seen
 
     env.reset()
-    play(env, choices, 150)
-    tensors: dict[str, torch.Tensor] = {}
-    saved = json.dumps(checkpoint.split(env.get_state(), "", tensors), default=checkpoint._plain)
-    tensors = {path: tensor.clone() for path, tensor in tensors.items()}  # as on the disk
-    generators = rng.bit_generator.state, choices.bit_generator.state
-    expected = play(env, choices, 400)
+    for _ in range(12):  # at many moments: after a sticky action, a lost life, a new game
+        play(env, choices, 23)
+        tensors: dict[str, torch.Tensor] = {}
+        tree = checkpoint.split(env.get_state(), "", tensors)
+        saved = json.dumps(tree, default=checkpoint._plain)
+        tensors = {path: tensor.clone() for path, tensor in tensors.items()}  # as on the disk
+        generators = rng.bit_generator.state, choices.bit_generator.state
+        expected = play(env, choices, 60)
 
-    rng = np.random.default_rng(99)
-    other = envs.make(config, rng)
-    other.reset()
-    other.set_state(checkpoint.join(json.loads(saved), tensors))
-    rng.bit_generator.state, choices.bit_generator.state = generators
-    assert play(other, choices, 400) == expected
+        rng = np.random.default_rng(99)
+        env = envs.make(config, rng)
+        env.reset()
+        env.set_state(checkpoint.join(json.loads(saved), tensors))
+        rng.bit_generator.state, choices.bit_generator.state = generators
+        assert play(env, choices, 60) == expected
 
 
 def test_frames_written_after_a_checkpoint_never_spoil_it(tmp_path):

@@ -24,7 +24,7 @@ test: $(STAMP)  ## check style and types, then run the tests
 	$(BIN)/mypy qe
 	$(BIN)/python -m pytest
 
-torture: $(STAMP)  ## kill runs at random moments and compare with uninterrupted ones (20 minutes)
+torture: $(STAMP)  ## kill runs at random moments and compare with uninterrupted ones (10 minutes)
 	$(BIN)/python -m tests.torture
 
 repro: $(STAMP)  ## run what is stale, then rebuild every table and figure

@@ -8,7 +8,6 @@ import pandas as pd
 
 from qe import metrics
 
-ALGORITHMS = ("double_dqn", "bootstrapped_dqn", "ensemble_voting", "ucb", "ucb_infogain")
 PAPER_ORDER = ("bootstrapped_dqn", "double_dqn", "ensemble_voting", "ucb", "ucb_infogain")
 LABELS = {
     "double_dqn": "Double DQN",

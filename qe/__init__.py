@@ -17,3 +17,4 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 __version__ = "0.1.0"
 ROOT = Path(__file__).parent.parent  # the repository, wherever a notebook is run from
 RESULTS = ROOT / "results"
+TERMINAL = "QE_TERMINAL"  # in the environment: show a run's bar there, not in the notebook

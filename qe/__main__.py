@@ -2,7 +2,9 @@
 
 import argparse
 import json
+import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +74,8 @@ def build_parser() -> argparse.ArgumentParser:
     execute.add_argument("--seed", type=int, required=True)
     execute.add_argument("--sweep", help="name=value of a parameter of the algorithm")
 
-    clean = commands.add_parser("clean", help="a notebook's code as text")
-    clean.add_argument("notebook", type=Path)
+    clean = commands.add_parser("clean", help="code as text, without what changes no result")
+    clean.add_argument("source", help="a notebook, or `learning`: the modules that runs depend on")
     clean.add_argument("text", type=Path)
 
     analyse = commands.add_parser("analyse", help="one analysis notebook of the pipeline")
@@ -93,21 +95,28 @@ def command_run(args: argparse.Namespace, rest: list[str]) -> None:
     print(run(config, args.out, overwrite=args.overwrite))
 
 
-def command_execute(args: argparse.Namespace) -> None:
+def parse_execute(words: Sequence[str]) -> tuple[str, str, str, int, tuple[str, Any] | None]:
+    """The words after `execute`: suite, game, algorithm, seed and the parameter that is swept."""
+    args = build_parser().parse_args(["execute", *words])
+    name, _, text = (args.sweep or "").partition("=")
+    swept = (name, parse_value(name, text)) if name else None
+    return args.suite, args.game, args.algorithm, args.seed, swept
+
+
+def command_execute(words: Sequence[str]) -> None:
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # Slurm's; meant for the job that runs this
     from qe.notebooks import execute_run
 
-    sweep = None
-    if args.sweep:
-        name, _, text = args.sweep.partition("=")
-        sweep = name, parse_value(name, text)
-    execute_run(args.suite, args.game, args.algorithm, args.seed, sweep)
+    execute_run(*parse_execute(words))
 
 
 def command_clean(args: argparse.Namespace) -> None:
     from qe.clean import clean
+    from qe.provenance import learning_code
 
+    text = learning_code() if args.source == "learning" else clean(Path(args.source))
     args.text.parent.mkdir(parents=True, exist_ok=True)
-    args.text.write_text(clean(args.notebook))
+    args.text.write_text(text)
 
 
 def command_analyse(args: argparse.Namespace) -> None:
@@ -132,6 +141,7 @@ def command_show() -> None:
 
 def main(words: list[str] | None = None) -> int:
     parser = build_parser()
+    words = sys.argv[1:] if words is None else words
     args, rest = parser.parse_known_args(words)
     if rest and args.command != "run":
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -142,7 +152,7 @@ def main(words: list[str] | None = None) -> int:
             case "parameters":
                 print_parameters(args.profile, args.suite)
             case "execute":
-                command_execute(args)
+                command_execute(words[1:])
             case "clean":
                 command_clean(args)
             case "analyse":

@@ -1,7 +1,6 @@
-"""How long a run will take and what it needs, from a few seconds of measuring."""
+"""How long runs will take and what they need, from a few seconds of measuring."""
 
 import time
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -9,76 +8,78 @@ import torch
 
 from qe import envs
 from qe.config import Config
-from qe.learner import Learner
 from qe.network import QEnsemble
-from qe.replay import BYTES_BESIDE_FRAME, Batch, default_slack
+from qe.replay import BYTES_BESIDE_FRAME, default_slack
 from qe.schedules import interpolate
+from qe.train import Trainer
 
 
-class Estimate(NamedTuple):
-    env_seconds: float  # per step
-    act_seconds: float  # per step that asks the network
-    update_seconds: float
-    seconds: float  # the whole run, evaluations left out
+class Speed(NamedTuple):
+    """Of one machine with one network, in seconds per step."""
+
+    random: float  # while actions are random and nothing is learned
+    asking: float  # what asking the network for an action adds
+    learning: float  # later on, the network asked on every step
     parameters: int
 
 
-def _time(work: Callable[[], object], repeats: int) -> float:
-    work()
+def shape(config: Config) -> tuple[object, ...]:
+    """What decides the speed: runs with the same shape are measured once."""
+    c = config
+    network = (c.K, c.channels, c.hidden, c.history, c.batch_size)
+    return c.suite, c.algorithm == "double_dqn", network, c.update_every, c.preset, c.threads
+
+
+def measure(config: Config, seconds: float = 2.0) -> Speed:
+    """Train for some seconds with a small replay memory, and see."""
+    warmup = 200
+    short = {
+        "learning_starts": warmup,
+        "replay_size": max(2_000, 2 * config.history),
+        "epsilon": ((0, 0.0),),
+        "eval_every": 0,
+        "checkpoint_every": 0,
+    }
+    trainer = Trainer(config.model_copy(update=short))
+
+    def timed(steps: int, at_least: float = 0.0) -> float:
+        start, done = time.perf_counter(), 0
+        while done < steps or time.perf_counter() - start < at_least:
+            trainer.step()
+            done += 1
+        return (time.perf_counter() - start) / done
+
+    random = timed(warmup)
+    timed(2 * config.update_every)  # the first updates allocate
+    learning = timed(4 * config.update_every, seconds)
+    frames = torch.from_numpy(trainer.stack)[None]
     start = time.perf_counter()
-    for _ in range(repeats):
-        work()
-    return (time.perf_counter() - start) / repeats
-
-
-def acting_share(config: Config) -> float:
-    """The share of steps on which the network is asked: all but the random ones."""
+    for _ in range(20):
+        trainer.learner.q_values(frames)
+    asking = (time.perf_counter() - start) / 20
     if config.algorithm == "ucb_infogain":
-        return 1.0
-    warmup = min(1.0, config.learning_starts / config.steps)
+        random -= asking  # the bonus asks on random steps, too
+    weights = sum(p.numel() for p in trainer.learner.online.parameters())
+    return Speed(max(random, 0.0), asking, learning, weights)
+
+
+def seconds_to(config: Config, speed: Speed, step: int) -> float:
+    """Predicted seconds from the start of a run to a step, evaluations left out."""
+    learning = max(0, step - config.learning_starts)
+    random = (step - learning) * speed.random
+    if config.algorithm == "ucb_infogain":
+        return random + (step - learning) * speed.asking + learning * speed.learning
+    return random + learning * (speed.learning - _random_share(config) * speed.asking)
+
+
+def _random_share(config: Config) -> float:
+    """Of the steps after the warm-up: those on which epsilon has its way."""
     if config.algorithm != "double_dqn" and config.ensemble_epsilon == "warmup_only":
-        return 1 - warmup
+        return 0.0
     unit = 1 if config.schedule_unit == "fraction" else config.steps
-    shares = np.linspace(0, 1, 1000)
-    greedy = [1 - interpolate(config.epsilon, x * unit) for x in shares if x >= warmup]
-    return sum(greedy) / len(shares)
-
-
-def estimate(config: Config) -> Estimate:
-    """Measures this machine with copies of the run's parts, for a few seconds."""
-    torch.set_num_threads(config.threads)
-    rng = np.random.default_rng(0)
-    env = envs.make(config, rng)
-    learner = Learner(config, env.frame_shape, env.n_actions, seed=0)
-    shape = (config.batch_size, config.history + 1, *env.frame_shape)
-    batch = Batch(
-        window=np.zeros(shape, np.uint8),
-        action=np.zeros(config.batch_size, np.int64),
-        reward=np.zeros(config.batch_size, np.float32),
-        terminal=np.zeros(config.batch_size, np.bool_),
-        mask=None,
-    )
-    env.reset()
-
-    def play() -> None:
-        new = env.step(int(rng.integers(env.n_actions)))
-        if new.terminal or new.truncated:
-            env.reset()
-
-    env_seconds = _time(play, 100)
-    frames = torch.from_numpy(batch.obs[:1])
-    act_seconds = _time(lambda: learner.q_values(frames), 10)
-    update_seconds = _time(lambda: learner.update(batch, 0.0), 5)
-
-    updates = max(0, config.steps - config.learning_starts) // config.update_every
-    seconds = config.steps * (env_seconds + acting_share(config) * act_seconds)
-    return Estimate(
-        env_seconds,
-        act_seconds,
-        update_seconds,
-        seconds + updates * update_seconds,
-        parameters=sum(p.numel() for p in learner.online.parameters()),
-    )
+    warmup = min(1.0, config.learning_starts / config.steps)
+    times = np.linspace(warmup, 1, 1000)
+    return float(np.mean([interpolate(config.epsilon, t * unit) for t in times]))
 
 
 def needs(config: Config) -> tuple[int, int]:
@@ -104,11 +105,13 @@ def duration(seconds: float) -> str:
 
 def describe(config: Config) -> str:
     """What a run is and what it will take, in two lines."""
-    e = estimate(config)
+    speed = measure(config)
+    seconds = seconds_to(config, speed, config.steps)
     return (
         f"{config.suite} {config.game}, {config.algorithm}, K = {config.K}, seed {config.seed}: "
-        f"{config.frames:,} frames = {config.steps:,} steps; {e.parameters:,} weights.\n"
-        f"Predicted duration here: {duration(e.seconds)}, {config.steps / e.seconds:,.0f} steps/s "
-        f"(update {e.update_seconds * 1e3:.1f} ms, choosing {e.act_seconds * 1e3:.2f} ms, "
-        f"emulator {e.env_seconds * 1e3:.2f} ms), evaluations not counted."
+        f"{config.frames:,} frames = {config.steps:,} steps; {speed.parameters:,} weights.\n"
+        f"Predicted duration here: {duration(seconds)}, {config.steps / seconds:,.0f} steps/s "
+        f"(a step {speed.random * 1e3:.2f} ms at first, {speed.learning * 1e3:.2f} ms when "
+        f"learning, of which asking the network {speed.asking * 1e3:.2f} ms); "
+        f"evaluations not counted."
     )

@@ -5,31 +5,72 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import papermill
+import psutil
 import yaml
-from nbclient.exceptions import DeadKernelError
-from traitlets.config import Config
 
+from qe import TERMINAL
 from qe.clean import clean
-from qe.config import ConfigError, configure
-from qe.provenance import code_fingerprint
-from qe.run import TERMINAL, read_finished, status
+from qe.config import Config, ConfigError, configure
+from qe.provenance import code_fingerprint, is_finished
+
+# papermill and torch take three seconds to import: not before there is something to run.
 
 RUNS, SWEEPS = Path("results/runs"), Path("results/sweeps")
 EXECUTED = Path("results/executed")  # for inspection; not kept in git
+# In the environment of a run's process:
+PARENT = "QE_PARENT"  # the process that started it, without which it stops
+RECORD = "QE_RECORD"  # the run was made before: find it, and don't make it
 
 
 def die_with_parent() -> None:
-    """Have the kernel end this process when the one that started it is gone (Linux only)."""
+    """Have this process asked to stop when the one that started it is gone (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+    if int(os.environ.pop(PARENT, os.getppid())) != os.getppid():
+        raise ConfigError("What started this run is gone.")
+
+
+class Stopped(KeyboardInterrupt):
+    """Asked to stop from outside; the notebook's run has written a checkpoint."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        super().__init__(f"Stopped by {signal.Signals(number).name}; the same call goes on.")
+
+
+@contextmanager
+def passing_signals_on() -> Iterator[None]:
+    """Have Ctrl-C and SIGTERM ask the kernel, which is a child, to write a checkpoint and stop."""
+    asked: list[int] = []
+
+    def ask(number: int, frame: object) -> None:
+        asked.append(number)
+        for child in psutil.Process().children():
+            child.send_signal(signal.SIGTERM)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except ConfigError:
+        if asked:
+            raise Stopped(asked[0]) from None
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def execute(notebook: Path, parameters: dict[str, Any], name: str) -> None:
     """Run a notebook with these parameters; the executed copy is kept even where it fails."""
+    import papermill
+    from nbclient.exceptions import DeadKernelError
+    from traitlets.config import Config as Traits
+
     known = papermill.inspect_notebook(str(notebook))
     for unknown in parameters.keys() - known.keys():
         raise ConfigError(
@@ -47,7 +88,7 @@ def execute(notebook: Path, parameters: dict[str, Any], name: str) -> None:
                 str(output),
                 parameters,
                 progress_bar=False,
-                config=Config({"KernelManager": manager}),
+                config=Traits({"KernelManager": manager}),
             )
     except papermill.PapermillExecutionError as error:
         raise ConfigError(
@@ -57,31 +98,49 @@ def execute(notebook: Path, parameters: dict[str, Any], name: str) -> None:
         raise ConfigError(f"The kernel of {notebook.name} died; see {output}.") from None
 
 
-def run_parameters(
-    suite: str, game: str, algorithm: str, seed: int, sweep: tuple[str, float] | None = None
-) -> dict[str, Any]:
-    """What `params.yaml` says of one run, as parameters of its notebook."""
-    params = yaml.safe_load(Path("params.yaml").read_text())
+class Planned(NamedTuple):
+    """One run of the pipeline, as `params.yaml` says."""
+
+    algorithm: str
+    config: Config
+    parameters: dict[str, Any]  # of its notebook
+    out: Path
+
+    @property
+    def name(self) -> str:
+        """Of its executed notebook and of its log."""
+        return "-".join(self.out.relative_to("results").parts[1:])
+
+
+def plan(
+    suite: str,
+    game: str,
+    algorithm: str,
+    seed: int,
+    sweep: tuple[str, float] | None = None,
+    params: Path = Path("params.yaml"),
+) -> Planned:
+    sections = yaml.safe_load(params.read_text())
     for key in (suite, algorithm):
-        if key not in params:
-            raise ConfigError(f"params.yaml has no {key!r}.")
-    own = dict(params[algorithm])
+        if key not in sections:
+            raise ConfigError(f"{params} has no {key!r}.")
+    own = dict(sections[algorithm])
     out = RUNS / suite / game / algorithm / str(seed)
     if sweep:
         name, value = sweep
         own[name] = value
         out = SWEEPS / name / suite / game / str(value) / str(seed)
-    settings = dict(params[suite]["settings"])
-    return {
-        "suite": suite,
-        "game": game,
-        "seed": seed,
-        "frames": settings.pop("frames", None),
-        "profile": settings.pop("profile", "default"),
-        "more": settings,
+    settings = dict(sections[suite]["settings"])
+    profile = settings.pop("profile", "default")
+    own |= {"suite": suite, "game": game, "seed": seed}
+    config = configure(profile, algorithm=algorithm, **own, **settings)
+    parameters = own | {
+        "frames": config.frames,
+        "profile": profile,
+        "more": {k: v for k, v in settings.items() if k != "frames"},
         "out": str(out.resolve()),
-        **own,
     }
+    return Planned(algorithm, config, parameters, out)
 
 
 def execute_run(
@@ -91,24 +150,26 @@ def execute_run(
     die_with_parent()
     notebook = Path("notebooks", f"{algorithm}.ipynb")
 
-    def inputs() -> tuple[dict[str, Any], str, str]:
-        parameters = run_parameters(suite, game, algorithm, seed, sweep)
-        return parameters, code_fingerprint(), clean(notebook)
+    def inputs() -> tuple[Planned, str, str]:
+        return plan(suite, game, algorithm, seed, sweep), code_fingerprint(), clean(notebook)
 
-    before = parameters, code, _ = inputs()
-    own = {k: v for k, v in parameters.items() if k not in ("more", "out")}
-    config = configure(algorithm=algorithm, **own, **parameters["more"])
-    out = Path(parameters["out"])
-    found = status(out, config)
-    done = read_finished(out)
-    if done and found == "finished" and done["code"] == code:
-        print(f"{os.path.relpath(out)}: finished before, kept.")
+    before = planned, _, _ = inputs()
+    if is_finished(planned.out, planned.config):
+        print(f"{planned.out}: finished before, kept.")
         return
-    name = "-".join(out.relative_to(Path("results").resolve()).parts[1:])
-    stale = found in ("finished", "other")  # by DVC's word
-    execute(notebook, parameters | {"overwrite": stale}, name)
+    if os.environ.get(RECORD):
+        raise ConfigError(
+            f"{planned.out} does not hold the run that params.yaml and the code ask for now."
+        )
+    from qe.run import status
+
+    stale = status(planned.out, planned.config) in ("finished", "other")  # by DVC's word
+    with passing_signals_on():
+        execute(notebook, planned.parameters | {"overwrite": stale}, planned.name)
     if inputs() != before:
         raise ConfigError(
             "params.yaml, the notebook or the code changed while the run was made: "
             "its log is not what they say now; run it again."
         )
+    if not is_finished(planned.out, planned.config):
+        raise ConfigError(f"{notebook} did not make the run that params.yaml asks for.")

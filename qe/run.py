@@ -17,11 +17,11 @@ from safetensors.torch import save_file
 from tqdm import tqdm
 from tqdm.auto import tqdm as tqdm_auto
 
-from qe import RESULTS, checkpoint
+from qe import RESULTS, TERMINAL, checkpoint
 from qe.config import Config, ConfigError
 from qe.estimate import needs
 from qe.learner import NotFiniteError
-from qe.provenance import code_fingerprint, git_commit, machine, versions
+from qe.provenance import git_commit, identity, machine, read_finished, versions
 from qe.train import Diagnostics, Episode, Evaluation, Record, Trainer
 
 SCRATCH = RESULTS / "scratch"  # not kept in git
@@ -30,7 +30,6 @@ LOGS: dict[type, str] = {
     Evaluation: "evaluations.csv",
     Diagnostics: "diagnostics.csv",
 }
-TERMINAL = "QE_TERMINAL"  # in the environment: show the bar there, not in the notebook
 MEAN_OF = 100  # games, as in the paper's tables
 NETWORK = "network.safetensors"
 
@@ -82,12 +81,6 @@ def default_directory(config: Config) -> Path:
     return Path(os.path.relpath(directory))
 
 
-def read_finished(directory: Path) -> dict[str, Any] | None:
-    """The `run.json` of a finished run, or None."""
-    path = directory / "run.json"
-    return json.loads(path.read_text()) if path.exists() else None
-
-
 def progress_bar(config: Config, shown: bool, frame: int) -> tqdm:
     """Frames, speed and time left: in the notebook, in the terminal, or seldom in a log file."""
     terminal = bool(os.environ.get(TERMINAL))
@@ -103,11 +96,6 @@ def progress_bar(config: Config, shown: bool, frame: int) -> tqdm:
         mininterval=0.5 if live else 30,
         file=sys.__stderr__ if terminal else None,
     )
-
-
-def identity(config: Config) -> dict[str, str]:
-    """What has to be the same for a run to be gone on with."""
-    return {"fingerprint": config.fingerprint(), "code": code_fingerprint()}
 
 
 Status = Literal["new", "finished", "resumable", "other"]
@@ -144,10 +132,15 @@ def check_resources(config: Config, directory: Path) -> None:
 
 
 class Stop:
-    """While entered, Ctrl-C and SIGTERM ask the run to stop at its next step; twice, at once."""
+    """While entered, Ctrl-C and SIGTERM ask the work to stop at its next step.
+
+    Another one more than a second later stops it at once. (Slurm signals every process of a job,
+    and each passes the signal on: that is one request.)
+    """
 
     def __init__(self) -> None:
         self.signal: int | None = None
+        self._asked = 0.0
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Stop":
@@ -157,9 +150,10 @@ class Stop:
         return self
 
     def _ask(self, number: int, frame: object) -> None:
-        if self.signal:
+        now = time.monotonic()
+        if self.signal and now > self._asked + 1:
             raise KeyboardInterrupt
-        self.signal = number
+        self.signal, self._asked = number, now
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():

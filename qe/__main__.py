@@ -74,6 +74,35 @@ def build_parser() -> argparse.ArgumentParser:
     execute.add_argument("--seed", type=int, required=True)
     execute.add_argument("--sweep", help="name=value of a parameter of the algorithm")
 
+    sweep = commands.add_parser(
+        "sweep",
+        help="make all stale runs, in parallel",
+        description="Make the runs that DVC calls stale, in parallel, and have DVC record them. "
+        "Stopped or killed, and called again, it goes on where it was.",
+    )
+    sweep.add_argument("targets", nargs="*", help="stages or groups of dvc.yaml (default: all)")
+    sweep.add_argument("--workers", type=int, help="runs at once (default: one a core)")
+    sweep.add_argument("--retries", type=int, default=1, help="of a run that fails (1)")
+    sweep.add_argument("--dry", action="store_true", help="only say what would be run")
+    sweep.add_argument("--cluster", choices=["slurm"], help="make them as jobs of a cluster")
+    slurm = sweep.add_argument_group("with --cluster slurm")
+    slurm.add_argument("--partition", help="(the cluster's default)")
+    slurm.add_argument("--hours", type=float, default=24.0, help="time limit of a job (24)")
+    slurm.add_argument("--parallel", type=int, default=64, help="jobs at once (64)")
+    slurm.add_argument("--gpus", type=int, default=0, help="of each job (0)")
+    slurm.add_argument("--per-job", type=int, default=1, help="runs packed into a job (1)")
+    slurm.add_argument("--memory", type=float, help="GB of each run (what it needs)")
+    slurm.add_argument("--sbatch", action="append", default=[], help="name=value, as sbatch has it")
+
+    estimate = commands.add_parser(
+        "estimate",
+        help="what a grid of runs will take: time, memory, disk, money",
+        description="Measure this machine for some seconds, and predict what a grid will take.",
+    )
+    estimate.add_argument("--params", type=Path, default=Path("params.yaml"), help="the grid")
+    estimate.add_argument("--workers", type=int, help="runs at once (default: one a core)")
+    estimate.add_argument("--price", type=float, help="of this machine for an hour")
+
     clean = commands.add_parser("clean", help="code as text, without what changes no result")
     clean.add_argument("source", help="a notebook, or `learning`: the modules that runs depend on")
     clean.add_argument("text", type=Path)
@@ -108,6 +137,42 @@ def command_execute(words: Sequence[str]) -> None:
     from qe.notebooks import execute_run
 
     execute_run(*parse_execute(words))
+
+
+def command_sweep(args: argparse.Namespace) -> int:
+    from qe.estimate import choose_workers, memory_of
+    from qe.pipeline import stale
+    from qe.sweep import Clock, Local, Place, hold, sweep
+
+    runs = stale(args.targets)
+    if not runs:
+        print("No run is stale.", file=sys.stderr)
+        return 0
+    if args.dry:
+        print("\n".join(run.stage for run in runs))
+        return 0
+    configs = [run.config for run in runs]
+    place: Place
+    with hold():
+        if args.cluster:
+            from qe.cluster import Options, Slurm
+
+            options = Options(
+                partition=args.partition,
+                hours=args.hours,
+                parallel=args.parallel,
+                gpus=args.gpus,
+                per_job=args.per_job,
+                memory=args.memory or memory_of(configs) / 1e9,
+                more=dict(option.split("=", 1) for option in args.sbatch),
+            )
+            place = Slurm(options, args.retries)
+            workers = args.parallel * args.per_job
+        else:
+            workers = choose_workers(configs, args.workers)
+            place = Local(workers, args.retries)
+        print(f"{len(runs)} runs are stale; up to {workers} at once.", file=sys.stderr)
+        return 1 if sweep(runs, place, Clock(runs, workers)) else 0
 
 
 def command_clean(args: argparse.Namespace) -> None:
@@ -153,6 +218,12 @@ def main(words: list[str] | None = None) -> int:
                 print_parameters(args.profile, args.suite)
             case "execute":
                 command_execute(words[1:])
+            case "sweep":
+                return command_sweep(args)
+            case "estimate":
+                from qe.grid import estimate_grid
+
+                print(estimate_grid(args.params, args.workers, args.price))
             case "clean":
                 command_clean(args)
             case "analyse":

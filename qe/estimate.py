@@ -1,13 +1,17 @@
 """How long runs will take and what they need, from a few seconds of measuring."""
 
+import os
+import sys
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import psutil
 import torch
 
 from qe import envs
-from qe.config import Config
+from qe.config import Config, ConfigError
 from qe.network import QEnsemble
 from qe.replay import BYTES_BESIDE_FRAME, default_slack
 from qe.schedules import interpolate
@@ -93,6 +97,28 @@ def needs(config: Config) -> tuple[int, int]:
     replay = (config.replay_size + default_slack(config.replay_size)) * per_frame
     # Online, target and two moments are saved; memory has the gradient and torch itself besides.
     return replay + 3 * 4 * weights, replay + 5 * weights + 500_000_000
+
+
+def memory_of(configs: Sequence[Config]) -> int:
+    """Bytes that the largest of these runs needs."""
+    sizes = {(shape(config), config.replay_size): config for config in configs}
+    return max(needs(config)[1] for config in sizes.values())
+
+
+def choose_workers(configs: Sequence[Config], asked: int | None = None) -> int:
+    """How many of these runs to make at once: one a core, and what memory bears."""
+    if asked is not None:
+        if asked < 1:
+            raise ConfigError(f"workers must be at least 1, not {asked}.")
+        return asked
+    linux = sys.platform == "linux"
+    cores = len(os.sched_getaffinity(0)) if linux else os.cpu_count() or 1
+    each = memory_of(configs)
+    bearable = int(psutil.virtual_memory().available // each)
+    if bearable < cores:
+        size = f"{each / 1e9:.1f} GB"
+        print(f"Memory bears {bearable} runs at once, of up to {size} each.", file=sys.stderr)
+    return max(1, min(cores, bearable))
 
 
 def duration(seconds: float) -> str:

@@ -118,12 +118,13 @@ def plan(
     algorithm: str,
     seed: int,
     sweep: tuple[str, float] | None = None,
-    params: Path = Path("params.yaml"),
+    sections: dict[str, Any] | None = None,
 ) -> Planned:
-    sections = yaml.safe_load(params.read_text())
+    """What `params.yaml` says of one run; `sections` is its content, if it was read before."""
+    sections = sections or yaml.safe_load(Path("params.yaml").read_text())
     for key in (suite, algorithm):
         if key not in sections:
-            raise ConfigError(f"{params} has no {key!r}.")
+            raise ConfigError(f"params.yaml has no {key!r}.")
     own = dict(sections[algorithm])
     out = RUNS / suite / game / algorithm / str(seed)
     if sweep:

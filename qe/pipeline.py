@@ -11,7 +11,9 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
+
+import yaml
 
 from qe.config import Config, ConfigError
 from qe.notebooks import EXECUTED, RECORD, plan
@@ -81,11 +83,12 @@ def runs() -> list[Run]:
     from qe.__main__ import parse_execute
 
     found = []
+    sections = yaml.safe_load(Path("params.yaml").read_text())
     with Repo() as repo:
         for stage in repo.index.stages:
             command = tuple(shlex.split(getattr(stage, "cmd", None) or ""))
             if command[: len(COMMAND)] == COMMAND:
-                planned = plan(*parse_execute(command[len(COMMAND) :]))
+                planned = plan(*parse_execute(command[len(COMMAND) :]), sections)
                 found.append(
                     Run(stage.addressing, command, planned.config, planned.out, planned.name)
                 )
@@ -121,7 +124,6 @@ class Recorder:
         self.log = EXECUTED / "record.log"
         self._batch: list[Run] = []
         self._process: subprocess.Popen[bytes] | None = None
-        self._output: IO[bytes] | None = None
 
     @property
     def busy(self) -> bool:

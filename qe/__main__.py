@@ -144,16 +144,13 @@ def command_sweep(args: argparse.Namespace) -> int:
     from qe.pipeline import stale
     from qe.sweep import Clock, Local, Place, hold, sweep
 
-    runs = stale(args.targets)
-    if not runs:
-        print("No run is stale.", file=sys.stderr)
-        return 0
-    if args.dry:
-        print("\n".join(run.stage for run in runs))
-        return 0
-    configs = [run.config for run in runs]
-    place: Place
     with hold():
+        runs = stale(args.targets)
+        configs = [run.config for run in runs]
+        if args.dry or not runs:
+            print("\n".join(run.stage for run in runs) or "No run is stale.")
+            return 0
+        place: Place
         if args.cluster:
             from qe.cluster import Options, Slurm
 

@@ -30,6 +30,7 @@ from qe.run import Stop
 
 STAGGER = 1.0  # seconds between two starts: kernels that start together fail now and then
 POLL = 0.2
+AROUND = 10.0  # seconds that a notebook takes beside its run: imports, kernel, figures
 STOPPED = (130, 143, -2, -15)  # exit codes of a process that was asked to stop
 
 
@@ -162,7 +163,9 @@ class Clock:
         return self._taken / self._predicted if self._predicted > 1 else 1.0
 
     def left(self, run: Run) -> float:
-        return self.factor * (self.predicted(run) - self.predicted(run, run.frame()))
+        frame = run.frame()
+        rest = self.factor * (self.predicted(run) - self.predicted(run, frame))
+        return rest if frame else rest + AROUND
 
     def left_of_all(self, running: list[Run], waiting: list[Run]) -> float:
         rest = [self.left(run) for run in [*running, *waiting]]

@@ -1,78 +1,17 @@
 """The pipeline, with the real DVC, in a small copy of the repository."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import nbformat
 import pytest
-import yaml
 
-from qe import ROOT
+from tests.copies import Copy, small
 
 RUN, SWEEPS = "minatar@Breakout-", ("temperature@Breakout-0.1-0", "lam@Breakout-1.0-0")
 DOWNSTREAM = {"tables", "curves", "sweeps", "statistics", "report"}
-
-
-class Copy:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        scripts = Path(sys.executable).parent
-        self.env = os.environ | {"PATH": f"{scripts}:{os.environ['PATH']}"}
-
-    def call(self, *words: str, ok: bool = True) -> str:
-        done = subprocess.run(
-            words, cwd=self.path, env=self.env, capture_output=True, text=True, check=False
-        )
-        assert (done.returncode == 0) == ok, done.stdout + done.stderr
-        return done.stdout + done.stderr
-
-    def git(self, *words: str) -> str:
-        return self.call("git", "-c", "user.name=t", "-c", "user.email=t@example.org", *words)
-
-    def commit(self) -> None:
-        self.git("add", "-A")
-        self.git("commit", "-qm", "state")
-
-    def stale(self) -> set[str]:
-        return set(json.loads(self.call("dvc", "status", "--json")))
-
-    def repro(self) -> set[str]:
-        """The stages that ran."""
-        lines = self.call("dvc", "repro").splitlines()
-        return {line.split("'")[1] for line in lines if line.startswith("Running stage")}
-
-    def set(self, *path: str, value: object) -> None:
-        params = yaml.safe_load((self.path / "params.yaml").read_text())
-        inner = params
-        for key in path[:-1]:
-            inner = inner[key]
-        inner[path[-1]] = value
-        (self.path / "params.yaml").write_text(yaml.safe_dump(params))
-
-
-def small(where: Path) -> Copy:
-    """The repository with one game and runs of seconds."""
-    for name in ("qe", "notebooks", "results/paper", ".dvc/config", ".dvcignore", ".gitignore",
-                 "dvc.yaml", "params.yaml"):  # fmt: skip
-        source, target = ROOT / name, where / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if source.is_dir():
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(source, target)
-    copy = Copy(where)
-    copy.set("minatar", value={
-        "games": ["Breakout"], "seeds": [0], "settings": {"profile": "smoke", "frames": 1500},
-    })  # fmt: skip
-    copy.set("sweeps", value={
-        "games": ["Breakout"], "seeds": [0], "temperature": [0.1], "lam": [1.0],
-    })  # fmt: skip
-    copy.git("init", "-q")
-    return copy
 
 
 def test_the_pipeline(tmp_path):

@@ -1,0 +1,205 @@
+"""Many runs at once: the same files as one after another, whatever happens on the way."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from qe import ROOT
+from qe.checkpoint import directory_of as checkpoint_of
+from qe.cluster import Options
+from qe.config import ConfigError, configure
+from qe.grid import estimate_grid, grid
+from qe.run import run
+from tests.copies import Copy, small
+from tests.slurm import Cluster, missing
+
+SETTINGS = {"profile": "smoke", "hidden": 16, "checkpoint_every": 0.5}
+FRAMES = 5000  # some seconds
+STAGES = "minatar@Breakout-ensemble_voting-0", "minatar@Breakout-ucb-0"  # in dvc.yaml's order
+
+
+def copy_with(where: Path, frames: int) -> Copy:
+    copy = small(where)
+    copy.set("minatar", "settings", value={**SETTINGS, "frames": frames})
+    copy.git("add", "-A")
+    copy.git("commit", "-qm", "state")
+    return copy
+
+
+def directory(copy: Copy, stage: str) -> Path:
+    game, algorithm, seed = stage.split("@")[1].split("-")
+    return copy.path / "results" / "runs" / "minatar" / game / algorithm / seed
+
+
+def logs(run: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in sorted(run.glob("*.csv"))}
+
+
+def alone(stage: str, frames: int, where: Path) -> dict[str, bytes]:
+    """The logs of the same run, never interrupted, in this process."""
+    game, algorithm, seed = stage.split("@")[1].split("-")
+    values = {k: v for k, v in SETTINGS.items() if k != "profile"}
+    config = configure("smoke", suite="minatar", game=game, algorithm=algorithm, seed=int(seed),
+                       frames=frames, **values)  # fmt: skip
+    return logs(run(config, where / stage, progress=False))
+
+
+def start(copy: Copy, *words: str, env: dict[str, str] | None = None) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "qe", "sweep", *words], cwd=copy.path, env=env or copy.env,
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+
+
+def wait_for(true, process: subprocess.Popen, seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def rows(run: Path) -> int:
+    path = run / "episodes.csv"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def test_a_failed_run_is_retried_and_reported_and_the_others_are_made(tmp_path):
+    copy = copy_with(tmp_path / "repo", frames=600)
+    path = copy.path / "notebooks" / "double_dqn.ipynb"
+    notebook = nbformat.read(path, 4)
+    notebook.cells.insert(2, nbformat.v4.new_code_cell("raise RuntimeError('no luck')"))
+    nbformat.write(notebook, path)
+    broken = "minatar@Breakout-double_dqn-0"
+    process = start(copy, STAGES[0], broken)
+    _, errors = process.communicate()
+    assert process.returncode == 1
+    executed = Path("results/executed/minatar-Breakout-double_dqn-0")
+    assert f"{broken} failed: see {executed}.log and {executed}.ipynb." in errors
+    assert (copy.path / executed).with_suffix(".log").read_text().count("no luck") == 2
+    assert (copy.path / executed).with_suffix(".ipynb").exists()
+    assert "1 of 2 finished, 1 recorded, 0 running, 0 waiting, 1 failed." in errors
+    assert logs(directory(copy, STAGES[0])) == alone(STAGES[0], 600, tmp_path)
+    stale = copy.stale()
+    assert STAGES[0] not in stale and STAGES[1] in stale and broken in stale
+
+    refused = copy.call(sys.executable, "-m", "qe", "sweep", "minatr", ok=False)
+    assert "'minatr' is no run of dvc.yaml: name a stage, or one of lam, minatar" in refused
+
+
+def test_a_sweep_that_ends_in_mid_run_goes_on(tmp_path):
+    copy = copy_with(tmp_path / "repo", FRAMES)
+    first, second = (directory(copy, stage) for stage in STAGES)
+    words = (*STAGES, "--workers", "1")
+
+    process = start(copy, *words)
+    wait_for(lambda: rows(first) > 20, process)
+    refused = copy.call(sys.executable, "-m", "qe", "sweep", ok=False)
+    assert "Another sweep is at work in this folder" in refused
+    os.kill(process.pid, signal.SIGINT)
+    _, errors = process.communicate()
+    assert process.returncode == 1
+    assert "Stopped; unfinished runs keep their checkpoints" in errors
+    assert rows(first) > 20 and not (first / "run.json").exists()
+
+    process = start(copy, *words)
+    wait_for(lambda: (checkpoint_of(second) / "0.json").exists(), process)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    summary = first / "run.json"
+    made, resumed = summary.stat().st_mtime_ns, json.loads(summary.read_text())["resumed"]
+    assert resumed == 1 and not (second / "run.json").exists()
+
+    process = start(copy, *words)
+    assert process.wait() == 0, process.communicate()
+    assert summary.stat().st_mtime_ns == made
+    assert json.loads((second / "run.json").read_text())["resumed"] == 1
+    for stage in STAGES:
+        assert logs(directory(copy, stage)) == alone(stage, FRAMES, tmp_path)
+    assert not set(STAGES) & copy.stale()
+
+
+@pytest.mark.skipif(bool(missing()), reason=missing() or "-")
+def test_slurm_gives_a_run_of_a_lost_node_to_another_which_goes_on(tmp_path):
+    copy = copy_with(tmp_path / "repo", FRAMES)
+    with Cluster(tmp_path / "slurm") as cluster:
+        env = cluster.env | {"PATH": f"{Path(sys.executable).parent}:{cluster.env['PATH']}"}
+        words = (*STAGES, "--cluster", "slurm", "--memory", "1", "--hours", "1")
+        process = start(copy, *words, env=env)
+
+        def states() -> dict[str, tuple[str, str]]:
+            lines = cluster.call("squeue", "-h", "-r", "-o", "%i %T %N").splitlines()
+            return {line.split()[0]: tuple(line.split()[1:]) for line in lines}
+
+        def mid_run(stage: str) -> bool:
+            return (checkpoint_of(directory(copy, stage)) / "0.json").exists()
+
+        wait_for(lambda: all(map(mid_run, STAGES)), process)
+        jobs = states()
+        nodes = {state[1]: job for job, state in jobs.items()}
+        assert set(nodes) == {"n1", "n2"}, jobs
+        cluster.lose("n1")
+        cluster.call("scancel", "--signal=USR2", nodes["n2"])  # what a preemption sends
+        wait_for(lambda: all(s[0] == "PENDING" for s in states().values()), process)
+        os.kill(process.pid, signal.SIGINT)  # the jobs go on without the sweep
+        _, errors = process.communicate()
+        assert "the jobs go on, and the same command watches them again" in errors
+        for job in jobs:  # Slurm waits for two minutes after a requeue
+            cluster.call("scontrol", "update", f"JobId={job}", "StartTime=now")
+
+        process = start(copy, *words, env=env)
+        _, errors = process.communicate(timeout=200)
+        assert process.returncode == 0, errors + cluster.logs()
+    for stage in STAGES:
+        assert json.loads((directory(copy, stage) / "run.json").read_text())["resumed"] == 1
+        assert logs(directory(copy, stage)) == alone(stage, FRAMES, tmp_path)
+    submitted = json.loads((copy.path / "results/executed/slurm/jobs.json").read_text())
+    assert submitted.keys() == jobs.keys()  # none was submitted twice
+    assert not set(STAGES) & copy.stale()
+
+
+def test_the_papers_grid_has_490_runs_for_dvc_and_for_the_estimate(tmp_path):
+    copy = small(tmp_path / "repo")
+    paper = ROOT / "qe" / "profiles" / "paper" / "params.yaml"
+    (copy.path / "params.yaml").write_text(paper.read_text())
+    listed = copy.call(sys.executable, "-m", "qe", "sweep", "--dry").split()
+    runs = list(grid(paper))
+    names = [f"atari@{r.config.game}-{r.algorithm}-{r.config.seed}" for r in runs]
+    assert sorted(listed) == sorted(names) and len(set(names)) == 490
+    config = configure("paper", suite="atari", game="Pong", algorithm="ucb", seed=1)
+    assert config in [r.config for r in runs]
+
+
+def test_the_shipped_grid_is_the_one_that_is_estimated():
+    listed = subprocess.run([sys.executable, "-m", "dvc", "stage", "list", "--name-only"],
+                            cwd=ROOT, capture_output=True, text=True, check=True)  # fmt: skip
+    groups = ("minatar@", "atari@", "temperature@", "lam@")
+    declared = [name for name in listed.stdout.split() if name.startswith(groups)]
+    assert len(list(grid(ROOT / "params.yaml"))) == len(declared)
+
+
+def test_an_estimate_says_what_a_grid_takes(tmp_path, monkeypatch):
+    copy = copy_with(tmp_path / "repo", frames=600)
+    monkeypatch.chdir(copy.path)
+    params = Path("params.yaml")
+    said = estimate_grid(params, 1, 2.0)
+    assert "7 runs, 1 at once on this machine" in said and "At 2 an hour:" in said
+    for arguments, sentence in (
+        ((params, None, -1.0), "price must be at least 0, not -1"),
+        ((params, 0, None), "workers must be at least 1, not 0"),
+        ((Path("none.yaml"), None, None), "params: there is no file none.yaml"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            estimate_grid(*arguments)
+
+
+def test_what_a_cluster_can_not_give_is_refused():
+    with pytest.raises(ConfigError, match="per_job must be at least 1, not 0"):
+        Options(None, 1.0, 1, 0, 0, 1.0, {}).check()

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup test torture repro lab format clean
+.PHONY: help setup test torture repro sweep lab format clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -30,6 +30,10 @@ torture: $(STAMP)  ## kill runs at random moments and compare with uninterrupted
 repro: $(STAMP)  ## run what is stale, then rebuild every table and figure
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/dvc repro --keep-going
 	@$(BIN)/python -m qe show
+
+sweep: $(STAMP)  ## make what is stale on all cores, then rebuild every table and figure
+	$(BIN)/python -m qe sweep
+	@$(MAKE) --no-print-directory repro
 
 lab: $(STAMP)  ## open the notebooks in JupyterLab
 	$(BIN)/jupyter lab notebooks

@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -76,6 +77,7 @@ def seconds_to(config: Config, speed: Speed, step: int) -> float:
     return random + learning * (speed.learning - _random_share(config) * speed.asking)
 
 
+@cache
 def _random_share(config: Config) -> float:
     """Of the steps after the warm-up: those on which epsilon has its way."""
     if config.algorithm != "double_dqn" and config.ensemble_epsilon == "warmup_only":

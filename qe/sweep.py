@@ -16,20 +16,22 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import IO, NamedTuple, Protocol
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from qe.config import ConfigError
-from qe.estimate import Speed, duration, measure, seconds_to, shape
+from qe.estimate import duration, measure, seconds_to, shape
 from qe.notebooks import EXECUTED, PARENT
 from qe.pipeline import Recorder, Run, environment
 from qe.run import Stop
 
 STAGGER = 1.0  # seconds between two starts: kernels that start together fail now and then
 POLL = 0.2
+LOOK = 2.0  # seconds between two looks at the runs' logs
+ROWS = 30  # of the table, at most
 AROUND = 10.0  # seconds that a notebook takes beside its run: imports, kernel, figures
 STOPPED = (130, 143, -2, -15)  # exit codes of a process that was asked to stop
 
@@ -125,50 +127,52 @@ class Local:
         return "unfinished runs keep their checkpoints: the same command goes on with them"
 
 
+class Seen(NamedTuple):
+    """A run when it was last looked at."""
+
+    frame: int
+    moment: float
+    rest: float  # predicted seconds to its end
+    speed: float  # frames a second
+
+
 class Clock:
-    """Predictions, corrected by what the sweep has seen itself."""
+    """How far the runs are and what is left: predictions, corrected by what the sweep sees."""
 
-    def __init__(self, runs: Iterable[Run], workers: int) -> None:
+    def __init__(self, runs: list[Run], workers: int) -> None:
         self.workers = workers
-        self.speeds: dict[object, Speed] = {}
-        for run in runs:
-            if shape(run.config) not in self.speeds:
-                self.speeds[shape(run.config)] = measure(run.config, seconds=1.0)
-        self._predicted = 0.0  # of the work done since the start
-        self._taken = 0.0
-        self._seen: dict[str, tuple[float, float, int]] = {}  # predicted, time, frame
+        shapes = {shape(run.config): run.config for run in runs}
+        self._speeds = {key: measure(config, seconds=1.0) for key, config in shapes.items()}
+        self._predicted = self._taken = 0.0  # seconds of work that was seen
+        self.seen = {run.stage: self._look(run) for run in runs}
 
-    def predicted(self, run: Run, frame: int | None = None) -> float:
-        """Seconds to the frame, or to the end."""
-        config = run.config
-        steps = config.steps if frame is None else frame * config.steps // config.frames
-        return seconds_to(config, self.speeds[shape(config)], min(steps, config.steps))
+    def _look(self, run: Run) -> Seen:
+        config, speed = run.config, self._speeds[shape(run.config)]
+        frame = min(run.frame(), config.frames)
+        total = seconds_to(config, speed, config.steps)
+        done = seconds_to(config, speed, frame * config.steps // config.frames)
+        return Seen(frame, time.monotonic(), total - done, 0.0)
 
-    def see(self, run: Run) -> float:
-        """Takes note of how far a run is, and returns its speed in frames a second."""
-        now, frame = time.monotonic(), run.frame()
-        done = self.predicted(run, frame)
-        before, since, old = self._seen.get(run.stage, (done, now, frame))
-        if frame > old and now > since:
-            self._predicted += done - before
-            self._taken += now - since
-            self._seen[run.stage] = done, now, frame
-            return (frame - old) / (now - since)
-        self._seen.setdefault(run.stage, (done, now, frame))
-        return 0.0
-
-    @property
-    def factor(self) -> float:
-        """How much slower than predicted it goes."""
-        return self._taken / self._predicted if self._predicted > 1 else 1.0
+    def look(self, run: Run) -> None:
+        """Take note of how far a run has come."""
+        before, now = self.seen[run.stage], self._look(run)
+        if now.frame > before.frame and before.frame:  # its first frames came with its start
+            self._predicted += before.rest - now.rest
+            self._taken += now.moment - before.moment
+            speed = (now.frame - before.frame) / (now.moment - before.moment)
+            now = now._replace(speed=speed)
+        elif before.frame:
+            return  # no news
+        self.seen[run.stage] = now
 
     def left(self, run: Run) -> float:
-        frame = run.frame()
-        rest = self.factor * (self.predicted(run) - self.predicted(run, frame))
-        return rest if frame else rest + AROUND
+        """Seconds to the end of a run."""
+        factor = self._taken / self._predicted if self._predicted > 1 else 1.0
+        seen = self.seen[run.stage]
+        return factor * seen.rest + (0 if seen.frame else AROUND)
 
-    def left_of_all(self, running: list[Run], waiting: list[Run]) -> float:
-        rest = [self.left(run) for run in [*running, *waiting]]
+    def left_of_all(self, runs: Iterable[Run]) -> float:
+        rest = [self.left(run) for run in runs]
         return max([sum(rest) / self.workers, *rest], default=0.0)
 
 
@@ -180,59 +184,58 @@ class Sweep:
         self.recorder = Recorder()
         self.pending = {run.stage: run for run in runs}  # neither finished nor given up
         self.failed: list[Run] = []
-        self.speeds: dict[str, float] = {}
         self._looked = 0.0
+        for run in runs:
+            if run.finished():  # made before, but not recorded
+                del self.pending[run.stage]
+                self.recorder.add(run)
+        longest_first = sorted(self.pending.values(), key=clock.left, reverse=True)
+        place.submit(longest_first)
 
     def step(self) -> None:
-        for ended in self.place.poll():
-            run = ended.run
-            if ended.code in STOPPED:
+        for run, code in self.place.poll():
+            if code in STOPPED:
                 continue
             del self.pending[run.stage]
-            if ended.code == 0 and run.finished():
+            if code == 0 and run.finished():
                 self.recorder.add(run)
             else:
                 self.failed.append(run)
         self.recorder.poll()
-        if time.monotonic() >= self._looked + 2:
+        if time.monotonic() >= self._looked + LOOK:
             self._looked = time.monotonic()
             for run in self.place.running():
-                seen = self.clock.see(run)
-                self.speeds[run.stage] = seen or self.speeds.get(run.stage, 0.0)
+                self.clock.look(run)
 
     @property
     def done(self) -> bool:
         return not self.pending and not self.recorder.busy
 
     def line(self) -> str:
-        running = self.place.running()
-        names = {run.stage for run in running}
-        waiting = [run for run in self.pending.values() if run.stage not in names]
-        left = duration(self.clock.left_of_all(running, waiting))
+        running = len(self.place.running())
         finished = len(self.runs) - len(self.pending) - len(self.failed)
         return (
             f"{finished} of {len(self.runs)} finished, {len(self.recorder.recorded)} recorded, "
-            f"{len(running)} running, {len(waiting)} waiting, {len(self.failed)} failed; "
-            f"{left} left"
+            f"{running} running, {len(self.pending) - running} waiting, "
+            f"{len(self.failed)} failed; "
+            f"{duration(self.clock.left_of_all(self.pending.values()))} left"
         )
 
-    def table(self) -> Table:
-        table = Table(box=None, pad_edge=False, caption=self.line(), caption_justify="left")
+    def table(self) -> Group:
+        table = Table(box=None, pad_edge=False)
         for title in ("run", "", "frames", "frames/s", "left"):
             table.add_column(title, justify="left" if title in ("run", "") else "right")
-        for run in sorted(self.place.running(), key=lambda run: run.stage)[:40]:
-            frame, total = run.frame(), run.config.frames
-            speed = self.speeds.get(run.stage, 0.0)
+        for run in sorted(self.place.running(), key=lambda run: run.stage)[:ROWS]:
+            seen, total = self.clock.seen[run.stage], run.config.frames
             table.add_row(
                 run.stage,
-                ProgressBar(total, min(frame, total), width=20),
-                f"{frame:,} of {total:,}",
-                f"{speed:,.0f}" if speed else "",
+                ProgressBar(total, seen.frame, width=20),
+                f"{seen.frame:,} of {total:,}",
+                f"{seen.speed:,.0f}" if seen.speed else "",
                 duration(self.clock.left(run)),
             )
-        for run in self.failed:
-            table.add_row(Text(f"{run.stage} failed", style="red"), "", str(run.log), "", "")
-        return table
+        failed = [Text(f"{run.stage} failed: {run.log}", style="red") for run in self.failed]
+        return Group(table, *failed, Text(self.line()))
 
 
 def hold() -> IO[str]:
@@ -252,19 +255,13 @@ def sweep(runs: list[Run], place: Place, clock: Clock) -> int:
     console = Console(stderr=True)
     live = console.is_terminal
     state = Sweep(runs, place, clock)
-    longest_first = sorted(runs, key=clock.predicted, reverse=True)
-    place.submit([run for run in longest_first if not run.finished()])
-    for run in runs:
-        if run.finished():  # made before, but not recorded
-            del state.pending[run.stage]
-            state.recorder.add(run)
     told = 0.0
     with ExitStack() as stack:
         stop = stack.enter_context(Stop())
         shown = stack.enter_context(Live(console=console, auto_refresh=False)) if live else None
         while not state.done and not stop.signal:
             state.step()
-            if shown and time.monotonic() >= told + 0.5:
+            if shown and time.monotonic() >= told + 1:
                 told = time.monotonic()
                 shown.update(state.table(), refresh=True)
             elif not shown and time.monotonic() >= told + 60:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import nbformat
 import pytest
 import yaml
 
-from qe import RESULTS, metrics, tables
+from qe import RESULTS, metrics, provenance, tables
 from qe.config import Config
 from qe.provenance import LEARNING
 
@@ -48,11 +49,13 @@ def test_notebooks_are_committed_without_outputs(path):
             assert not cell.outputs and cell.execution_count is None
 
 
-def test_what_the_readme_names_exists():
-    text = (ROOT / "README.md").read_text()
+@pytest.mark.parametrize("page", ["README.md", "docs/faithfulness.md", "docs/scaling.md"])
+def test_what_a_page_names_exists(page):
+    path = ROOT / page
+    text = path.read_text()
     for link in re.findall(r"\]\(([^)#]+)\)", text):
         if "://" not in link:
-            assert (ROOT / link).exists(), link
+            assert (path.parent / link).exists(), link
     targets = re.findall(r"^([a-z]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
     for target in re.findall(r"`make ([a-z]+)`", text):
         assert target in targets, target
@@ -70,9 +73,22 @@ def test_the_page_on_faithfulness_names_parameters_that_exist_with_their_default
 
 def test_the_pipeline_depends_on_the_learning_modules():
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
-    for name in ("minatar", "temperature", "lam"):
-        modules = {Path(d).stem for d in stages[name]["deps"] if d.endswith(".py")}
-        assert modules == set(LEARNING), name
+    assert {Path(d).stem for d in stages["learning"]["deps"]} == set(LEARNING)
+    for name in ("minatar", "atari", "temperature", "lam"):
+        assert "results/code/learning.txt" in stages[name]["deps"], name
+
+
+def test_comments_docstrings_and_layout_make_no_run_stale(tmp_path, monkeypatch):
+    package = tmp_path / "qe"
+    shutil.copytree(ROOT / "qe", package)
+    monkeypatch.setattr(provenance, "PACKAGE", package)
+    before = provenance.code_fingerprint()
+    module = package / "schedules.py"
+    text = module.read_text()
+    module.write_text(f'"""Other words."""\n# and more\n\n{text.partition(chr(10))[2]}')
+    assert provenance.code_fingerprint() == before
+    module.write_text(f"{text}\nSOMETHING = 1\n")
+    assert provenance.code_fingerprint() != before
 
 
 def test_the_readmes_table_is_what_the_runs_say():

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup test torture repro sweep lab format clean
+.PHONY: help setup test torture bench repro sweep lab format clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -27,6 +27,13 @@ test: $(STAMP)  ## check style and types, then run the tests
 torture: $(STAMP)  ## kill runs at random moments and compare with uninterrupted ones (10 minutes)
 	$(BIN)/python -m tests.torture
 
+.bench/.installed: benchmarks/requirements.txt $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target .bench -r $<
+	@touch $@
+
+bench: .bench/.installed  ## measure the speed, side by side with others (15 minutes)
+	$(BIN)/python -m benchmarks
+
 repro: $(STAMP)  ## run what is stale, then rebuild every table and figure
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/dvc repro --keep-going
 	@$(BIN)/python -m qe show
@@ -43,4 +50,4 @@ format: $(STAMP)  ## let ruff put code and notebooks in order
 	$(BIN)/ruff format .
 
 clean:  ## remove the environment and caches, nothing that a run made
-	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis qe.egg-info
+	rm -rf $(VENV) .bench .pytest_cache .ruff_cache .mypy_cache .hypothesis qe.egg-info

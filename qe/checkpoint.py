@@ -30,6 +30,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from qe.config import ConfigError
+from qe.status import directory_of, read_identity
 
 State = dict[str, Any]
 TENSOR = "tensor:"
@@ -177,21 +178,6 @@ class Store:
 
     def discard(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)
-
-
-def directory_of(run: Path) -> Path:
-    return run.with_name(run.name + ".checkpoint")
-
-
-def read_identity(run: Path) -> dict[str, str] | None:
-    """What the checkpoint beside `run` belongs to; None if there is none."""
-    path = directory_of(run) / "identity.json"
-    try:
-        return json.loads(path.read_text())
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except ValueError:
-        return {}  # unreadable: nobody's
 
 
 def check_finite(tensors: dict[str, Tensor]) -> bool:

@@ -12,7 +12,8 @@ import yaml
 from qe.config import ALGORITHMS, Config, ConfigError
 from qe.estimate import Speed, choose_workers, duration, measure, needs, seconds_to, shape
 from qe.notebooks import Planned, plan
-from qe.provenance import machine, read_finished
+from qe.provenance import machine
+from qe.status import read_finished
 
 SUITES = ("minatar", "atari")
 SWEPT = {"temperature": "ucb_infogain", "lam": "ucb"}

@@ -123,7 +123,11 @@ class Learner:
         clip_gradients(self.shared, self.stacked, c.clip_norm)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
+        # The moments of units that no longer fire fade to denormal numbers, 1e-38 and less, on
+        # which processors are slow: as zeros they make a MinAtar step 1.6 times as fast.
+        torch.set_flush_denormal(True)
         self.optimizer.step()
+        torch.set_flush_denormal(False)
 
         loss = losses.mean().item()
         if not math.isfinite(loss):

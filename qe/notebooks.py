@@ -16,7 +16,8 @@ import yaml
 from qe import TERMINAL
 from qe.clean import clean
 from qe.config import Config, ConfigError, configure
-from qe.provenance import code_fingerprint, is_finished
+from qe.provenance import code_fingerprint
+from qe.status import is_finished, status
 
 # papermill and torch take three seconds to import: not before there is something to run.
 
@@ -162,8 +163,6 @@ def execute_run(
         raise ConfigError(
             f"{planned.out} does not hold the run that params.yaml and the code ask for now."
         )
-    from qe.run import status
-
     stale = status(planned.out, planned.config) in ("finished", "other")  # by DVC's word
     with passing_signals_on():
         execute(notebook, planned.parameters | {"overwrite": stale}, planned.name)

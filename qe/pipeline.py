@@ -17,7 +17,7 @@ import yaml
 
 from qe.config import Config, ConfigError
 from qe.notebooks import EXECUTED, RECORD, plan
-from qe.provenance import is_finished
+from qe.status import is_finished
 
 UPSTREAM = ("code", "learning")  # the stages that runs depend on; they take seconds
 COMMAND = ("python", "-m", "qe", "execute")  # how the command of a run starts

@@ -2,15 +2,13 @@
 
 import ast
 import hashlib
-import json
 import os
 import platform
 import subprocess
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-
-from qe.config import Config
 
 PACKAGE = Path(__file__).parent
 # The modules that decide what a run's log says. dvc.yaml depends on the same ones.
@@ -19,41 +17,28 @@ LEARNING = (
 )  # fmt: skip
 
 
+@cache
+def _bare(source: str) -> str:
+    """Code without comments, docstrings and layout, which change no run."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            continue
+        if ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return ast.unparse(tree)
+
+
 def learning_code() -> str:
-    """The learning modules without comments, docstrings and layout, which change no run."""
-
-    def bare(name: str) -> str:
-        tree = ast.parse((PACKAGE / f"{name}.py").read_text())
-        for node in ast.walk(tree):
-            if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-                continue
-            if ast.get_docstring(node) is not None:
-                node.body = node.body[1:] or [ast.Pass()]
-        return f"# {name}\n{ast.unparse(tree)}\n"
-
-    return "\n".join(map(bare, LEARNING))
+    """What decides a run's log, as text."""
+    return "\n".join(
+        f"# {name}\n{_bare((PACKAGE / f'{name}.py').read_text())}\n" for name in LEARNING
+    )
 
 
 def code_fingerprint() -> str:
     """Twelve hex digits that change with any of the learning modules."""
     return hashlib.sha256(learning_code().encode()).hexdigest()[:12]
-
-
-def read_finished(directory: Path) -> dict[str, Any] | None:
-    """The `run.json` of a finished run, or None."""
-    path = directory / "run.json"
-    return json.loads(path.read_text()) if path.exists() else None
-
-
-def identity(config: Config) -> dict[str, str]:
-    """What has to be the same for a run to be gone on with, or kept."""
-    return {"fingerprint": config.fingerprint(), "code": code_fingerprint()}
-
-
-def is_finished(directory: Path, config: Config) -> bool:
-    """Whether the directory holds this run, whole, made by today's code."""
-    found = read_finished(directory)
-    return found is not None and identity(config).items() <= found.items()
 
 
 def git_commit() -> str | None:

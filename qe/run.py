@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 import psutil
 from safetensors.torch import save_file
@@ -21,7 +21,8 @@ from qe import RESULTS, TERMINAL, checkpoint
 from qe.config import Config, ConfigError
 from qe.estimate import needs
 from qe.learner import NotFiniteError
-from qe.provenance import git_commit, identity, machine, read_finished, versions
+from qe.provenance import git_commit, machine, versions
+from qe.status import identity, status
 from qe.train import Diagnostics, Episode, Evaluation, Record, Trainer
 
 SCRATCH = RESULTS / "scratch"  # not kept in git
@@ -96,20 +97,6 @@ def progress_bar(config: Config, shown: bool, frame: int) -> tqdm:
         mininterval=0.5 if live else 30,
         file=sys.__stderr__ if terminal else None,
     )
-
-
-Status = Literal["new", "finished", "resumable", "other"]
-
-
-def status(directory: Path, config: Config) -> Status:
-    """What is in the place of this run; `other` is anything of another configuration or code."""
-    finished = read_finished(directory)
-    if finished:
-        return "finished" if finished["fingerprint"] == config.fingerprint() else "other"
-    found = checkpoint.read_identity(directory)
-    if found is not None:
-        return "resumable" if found == identity(config) else "other"
-    return "other" if any((directory / name).exists() for name in LOGS.values()) else "new"
 
 
 def check_resources(config: Config, directory: Path) -> None:

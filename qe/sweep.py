@@ -189,8 +189,11 @@ class Sweep:
             if run.finished():  # made before, but not recorded
                 del self.pending[run.stage]
                 self.recorder.add(run)
-        longest_first = sorted(self.pending.values(), key=clock.left, reverse=True)
-        place.submit(longest_first)
+        place.submit(sorted(self.pending.values(), key=self._order))
+
+    def _order(self, run: Run) -> tuple[bool, float]:
+        """What was begun before the rest; then the longest first, for all to end together."""
+        return self.clock.seen[run.stage].frame == 0, -self.clock.left(run)
 
     def step(self) -> None:
         for run, code in self.place.poll():

@@ -88,9 +88,6 @@ class Trainer:
     def __init__(self, config: Config, replay: Path | None = None) -> None:
         """`replay` is a directory for the replay memory; without one it is not in files."""
         torch.set_num_threads(config.threads)
-        # Adam's moments of units that no longer fire fade to denormal numbers, 1e-38 and less,
-        # on which processors are slow: as zeros they make a MinAtar step 1.6 times as fast.
-        torch.set_flush_denormal(True)
         self.config = config
         streams = np.random.SeedSequence(config.seed).spawn(6)
         env, action, head, mask, sample = (np.random.default_rng(s) for s in streams[:5])

@@ -19,7 +19,12 @@ def test_the_pipeline(tmp_path):
     runs = {f"{RUN}{a}-0" for a in ("double_dqn", "bootstrapped_dqn", "ensemble_voting", "ucb",
                                     "ucb_infogain")}  # fmt: skip
     ran = copy.repro()
-    assert {s for s in ran if not s.startswith("code@")} == {*runs, *SWEEPS, *DOWNSTREAM}
+    assert {s for s in ran if not s.startswith("code@")} == {
+        "learning",
+        *runs,
+        *SWEEPS,
+        *DOWNSTREAM,
+    }
     page = (copy.path / "results" / "report.html").read_text()
     assert page.count("<figure>") > 10
     assert copy.stale() == set()
@@ -99,7 +104,7 @@ def test_a_run_whose_inputs_change_meanwhile_is_not_recorded(tmp_path, change):
         copy.set("ucb", "lam", value=0.7)
     else:
         with (copy.path / "qe" / "replay.py").open("a") as file:
-            file.write("# changed\n")
+            file.write("CHANGED = True\n")
     _, errors = process.communicate()
     assert process.returncode == 2
     assert "changed while the run was made" in errors

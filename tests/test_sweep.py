@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,16 +13,16 @@ import nbformat
 import pytest
 
 from qe import ROOT
-from qe.checkpoint import directory_of as checkpoint_of
 from qe.cluster import Options
 from qe.config import ConfigError, configure
 from qe.grid import estimate_grid, grid
 from qe.run import run
+from qe.status import directory_of as checkpoint_of
 from tests.copies import Copy, small
 from tests.slurm import Cluster, missing
 
 SETTINGS = {"profile": "smoke", "hidden": 16, "checkpoint_every": 0.5}
-FRAMES = 5000  # some seconds
+FRAMES = 8000  # some seconds
 STAGES = "minatar@Breakout-ensemble_voting-0", "minatar@Breakout-ucb-0"  # in dvc.yaml's order
 
 
@@ -42,13 +43,13 @@ def logs(run: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in sorted(run.glob("*.csv"))}
 
 
-def alone(stage: str, frames: int, where: Path) -> dict[str, bytes]:
-    """The logs of the same run, never interrupted, in this process."""
+def made_alone(stage: str, frames: int, where: Path) -> Path:
+    """The same run, never interrupted, in this process."""
     game, algorithm, seed = stage.split("@")[1].split("-")
     values = {k: v for k, v in SETTINGS.items() if k != "profile"}
     config = configure("smoke", suite="minatar", game=game, algorithm=algorithm, seed=int(seed),
                        frames=frames, **values)  # fmt: skip
-    return logs(run(config, where / stage, progress=False))
+    return run(config, where / stage, progress=False)
 
 
 def start(copy: Copy, *words: str, env: dict[str, str] | None = None) -> subprocess.Popen:
@@ -71,6 +72,15 @@ def rows(run: Path) -> int:
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
+def checkpoints(run: Path) -> int:
+    """How many it has written."""
+    records = checkpoint_of(run).glob("[01].json")
+    try:
+        return max((json.loads(record.read_text())["number"] for record in records), default=0)
+    except FileNotFoundError:  # replaced meanwhile
+        return 0
+
+
 def test_a_failed_run_is_retried_and_reported_and_the_others_are_made(tmp_path):
     copy = copy_with(tmp_path / "repo", frames=600)
     path = copy.path / "notebooks" / "double_dqn.ipynb"
@@ -86,7 +96,7 @@ def test_a_failed_run_is_retried_and_reported_and_the_others_are_made(tmp_path):
     assert (copy.path / executed).with_suffix(".log").read_text().count("no luck") == 2
     assert (copy.path / executed).with_suffix(".ipynb").exists()
     assert "1 of 2 finished, 1 recorded, 0 running, 0 waiting, 1 failed." in errors
-    assert logs(directory(copy, STAGES[0])) == alone(STAGES[0], 600, tmp_path)
+    assert logs(directory(copy, STAGES[0])) == logs(made_alone(STAGES[0], 600, tmp_path))
     stale = copy.stale()
     assert STAGES[0] not in stale and STAGES[1] in stale and broken in stale
 
@@ -96,33 +106,32 @@ def test_a_failed_run_is_retried_and_reported_and_the_others_are_made(tmp_path):
 
 def test_a_sweep_that_ends_in_mid_run_goes_on(tmp_path):
     copy = copy_with(tmp_path / "repo", FRAMES)
-    first, second = (directory(copy, stage) for stage in STAGES)
-    words = (*STAGES, "--workers", "1")
+    done, out = (directory(copy, stage) for stage in STAGES)
+    shutil.copytree(made_alone(STAGES[0], FRAMES, tmp_path), done)  # finished, not recorded
+    made = (done / "run.json").stat().st_mtime_ns
 
-    process = start(copy, *words)
-    wait_for(lambda: rows(first) > 20, process)
+    process = start(copy, *STAGES)
+    wait_for(lambda: rows(out) > 20, process)
     refused = copy.call(sys.executable, "-m", "qe", "sweep", ok=False)
     assert "Another sweep is at work in this folder" in refused
     os.kill(process.pid, signal.SIGINT)
     _, errors = process.communicate()
     assert process.returncode == 1
     assert "Stopped; unfinished runs keep their checkpoints" in errors
-    assert rows(first) > 20 and not (first / "run.json").exists()
+    assert "1 of 2 finished, 1 recorded" in errors
+    saved = checkpoints(out)
 
-    process = start(copy, *words)
-    wait_for(lambda: (checkpoint_of(second) / "0.json").exists(), process)
+    process = start(copy, *STAGES)
+    wait_for(lambda: checkpoints(out) > saved, process)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    summary = first / "run.json"
-    made, resumed = summary.stat().st_mtime_ns, json.loads(summary.read_text())["resumed"]
-    assert resumed == 1 and not (second / "run.json").exists()
+    assert not (out / "run.json").exists()
 
-    process = start(copy, *words)
+    process = start(copy, *STAGES)
     assert process.wait() == 0, process.communicate()
-    assert summary.stat().st_mtime_ns == made
-    assert json.loads((second / "run.json").read_text())["resumed"] == 1
-    for stage in STAGES:
-        assert logs(directory(copy, stage)) == alone(stage, FRAMES, tmp_path)
+    assert json.loads((out / "run.json").read_text())["resumed"] == 2
+    assert logs(out) == logs(made_alone(STAGES[1], FRAMES, tmp_path))
+    assert (done / "run.json").stat().st_mtime_ns == made
     assert not set(STAGES) & copy.stale()
 
 
@@ -139,7 +148,7 @@ def test_slurm_gives_a_run_of_a_lost_node_to_another_which_goes_on(tmp_path):
             return {line.split()[0]: tuple(line.split()[1:]) for line in lines}
 
         def mid_run(stage: str) -> bool:
-            return (checkpoint_of(directory(copy, stage)) / "0.json").exists()
+            return checkpoints(directory(copy, stage)) > 0
 
         wait_for(lambda: all(map(mid_run, STAGES)), process)
         jobs = states()
@@ -159,7 +168,7 @@ def test_slurm_gives_a_run_of_a_lost_node_to_another_which_goes_on(tmp_path):
         assert process.returncode == 0, errors + cluster.logs()
     for stage in STAGES:
         assert json.loads((directory(copy, stage) / "run.json").read_text())["resumed"] == 1
-        assert logs(directory(copy, stage)) == alone(stage, FRAMES, tmp_path)
+        assert logs(directory(copy, stage)) == logs(made_alone(stage, FRAMES, tmp_path))
     submitted = json.loads((copy.path / "results/executed/slurm/jobs.json").read_text())
     assert submitted.keys() == jobs.keys()  # none was submitted twice
     assert not set(STAGES) & copy.stale()

@@ -1,0 +1,1 @@
+"""Speed, measured side by side: `make bench`, or `python -m benchmarks update replay` for parts."""

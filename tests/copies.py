@@ -5,11 +5,15 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
 
 from qe import ROOT
+from qe.config import ALGORITHMS
+
+SOME = ("double_dqn", "ensemble_voting", "ucb", "ucb_infogain")
 
 
 class Copy:
@@ -49,8 +53,8 @@ class Copy:
         (self.path / "params.yaml").write_text(yaml.safe_dump(params))
 
 
-def small(where: Path) -> Copy:
-    """The repository with one game and runs of seconds."""
+def small(where: Path, algorithms: Sequence[str] = SOME) -> Copy:
+    """The repository with one game, some algorithms and runs of seconds."""
     for name in ("qe", "notebooks", "results/paper", ".dvc/config", ".dvcignore", ".gitignore",
                  "dvc.yaml", "params.yaml"):  # fmt: skip
         source, target = ROOT / name, where / name
@@ -60,6 +64,10 @@ def small(where: Path) -> Copy:
         else:
             shutil.copy(source, target)
     copy = Copy(where)
+    pipeline = where / "dvc.yaml"
+    every, some = (f"algorithms: [{', '.join(names)}]" for names in (ALGORITHMS, algorithms))
+    assert every in pipeline.read_text()
+    pipeline.write_text(pipeline.read_text().replace(every, some))
     copy.set("minatar", value={
         "games": ["Breakout"], "seeds": [0], "settings": {"profile": "smoke", "frames": 1500},
     })  # fmt: skip

@@ -8,7 +8,7 @@ import sys
 import nbformat
 import pytest
 
-from tests.copies import Copy, small
+from tests.copies import SOME, Copy, small
 
 RUN, SWEEPS = "minatar@Breakout-", ("temperature@Breakout-0.1-0", "lam@Breakout-1.0-0")
 DOWNSTREAM = {"tables", "curves", "sweeps", "statistics", "report"}
@@ -16,8 +16,7 @@ DOWNSTREAM = {"tables", "curves", "sweeps", "statistics", "report"}
 
 def test_the_pipeline(tmp_path):
     copy = small(tmp_path / "repo")
-    runs = {f"{RUN}{a}-0" for a in ("double_dqn", "bootstrapped_dqn", "ensemble_voting", "ucb",
-                                    "ucb_infogain")}  # fmt: skip
+    runs = {f"{RUN}{a}-0" for a in SOME}
     ran = copy.repro()
     assert {s for s in ran if not s.startswith("code@")} == {
         "learning",

@@ -14,7 +14,7 @@ import pytest
 
 from qe import ROOT
 from qe.cluster import Options
-from qe.config import ConfigError, configure
+from qe.config import ALGORITHMS, ConfigError, configure
 from qe.grid import estimate_grid, grid
 from qe.run import run
 from qe.status import directory_of as checkpoint_of
@@ -22,7 +22,7 @@ from tests.copies import Copy, small
 from tests.slurm import Cluster, missing
 
 SETTINGS = {"profile": "smoke", "hidden": 16, "checkpoint_every": 0.5}
-FRAMES = 8000  # some seconds
+FRAMES = 7000  # some seconds
 STAGES = "minatar@Breakout-ensemble_voting-0", "minatar@Breakout-ucb-0"  # in dvc.yaml's order
 
 
@@ -175,7 +175,7 @@ def test_slurm_gives_a_run_of_a_lost_node_to_another_which_goes_on(tmp_path):
 
 
 def test_the_papers_grid_has_490_runs_for_dvc_and_for_the_estimate(tmp_path):
-    copy = small(tmp_path / "repo")
+    copy = small(tmp_path / "repo", ALGORITHMS)
     paper = ROOT / "qe" / "profiles" / "paper" / "params.yaml"
     (copy.path / "params.yaml").write_text(paper.read_text())
     listed = copy.call(sys.executable, "-m", "qe", "sweep", "--dry").split()

@@ -182,8 +182,8 @@ def random_mean(config: Config, games: int) -> float:
     return float(np.mean([game.score for game in env.finished]))
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_each_algorithm_beats_random_on_minatar_breakout(algorithm):
+@pytest.mark.parametrize("algorithm", ["double_dqn", "bootstrapped_dqn", "ucb_infogain"])
+def test_agents_beat_random_on_minatar_breakout(algorithm):
     config = configure(
         suite="minatar", game="Breakout", algorithm=algorithm,
         frames=24_000, hidden=32, eval_every=0, K=1 if algorithm == "double_dqn" else 3,

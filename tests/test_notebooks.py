@@ -8,7 +8,6 @@ import papermill
 import pytest
 
 from qe import ROOT, notebooks
-from qe.clean import clean
 from qe.config import ALGORITHMS, ConfigError
 from qe.report import SECTIONS, build
 
@@ -71,17 +70,6 @@ def test_parameters_explain_themselves(algorithm):
     assert {"suite", "game", "seed", "frames"} <= found.keys()
     assert ("K" in found) == (algorithm != "double_dqn")
     assert all(parameter["help"] for parameter in found.values())
-
-
-def test_running_and_saving_a_notebook_changes_nothing_that_a_run_depends_on(tmp_path):
-    smoke("ucb", tmp_path / "run")
-    original = NOTEBOOKS / "ucb.ipynb"
-    executed = nbformat.read(tmp_path / "results" / "executed" / "ucb.ipynb", 4)
-    executed.cells = [c for c in executed.cells if "injected-parameters" not in c.metadata.tags]
-    saved = tmp_path / "saved.ipynb"
-    nbformat.write(executed, saved)
-    assert saved.read_bytes() != original.read_bytes()
-    assert clean(saved) == clean(original)
 
 
 def test_the_analysis_and_the_report_from_a_small_results_folder(results):

@@ -16,8 +16,10 @@ from qe import ROOT
 from qe.cluster import Options
 from qe.config import ALGORITHMS, ConfigError, configure
 from qe.grid import estimate_grid, grid
+from qe.pipeline import Run
 from qe.run import run
 from qe.status import directory_of as checkpoint_of
+from qe.sweep import STOPPED, Local
 from tests.copies import Copy, small
 from tests.slurm import Cluster, missing
 
@@ -111,28 +113,34 @@ def test_a_sweep_that_ends_in_mid_run_goes_on(tmp_path):
     made = (done / "run.json").stat().st_mtime_ns
 
     process = start(copy, *STAGES)
-    wait_for(lambda: rows(out) > 20, process)
+    wait_for(lambda: checkpoints(out) > 0, process)
     refused = copy.call(sys.executable, "-m", "qe", "sweep", ok=False)
     assert "Another sweep is at work in this folder" in refused
-    os.kill(process.pid, signal.SIGINT)
-    _, errors = process.communicate()
-    assert process.returncode == 1
-    assert "Stopped; unfinished runs keep their checkpoints" in errors
-    assert "1 of 2 finished, 1 recorded" in errors
-    saved = checkpoints(out)
-
-    process = start(copy, *STAGES)
-    wait_for(lambda: checkpoints(out) > saved, process)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert not (out / "run.json").exists()
 
     process = start(copy, *STAGES)
     assert process.wait() == 0, process.communicate()
-    assert json.loads((out / "run.json").read_text())["resumed"] == 2
+    assert json.loads((out / "run.json").read_text())["resumed"] == 1
     assert logs(out) == logs(made_alone(STAGES[1], FRAMES, tmp_path))
     assert (done / "run.json").stat().st_mtime_ns == made
     assert not set(STAGES) & copy.stale()
+
+
+def test_stopping_writes_checkpoints(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "run"
+    words = "python -m qe run --profile smoke --suite minatar --game Breakout --frames 50000"
+    config = configure("smoke", suite="minatar", game="Breakout")
+    place = Local(workers=1, retries=1)
+    place.submit([Run("stage", tuple([*words.split(), "--out", str(out)]), config, out, "name")])
+    while rows(out) < 20:
+        assert place.poll() == []
+    assert "the same command goes on" in place.stop()
+    ((_, code),) = place.poll()
+    assert code in STOPPED and not place.busy()
+    assert checkpoints(out) > 0 and not (out / "run.json").exists()
 
 
 @pytest.mark.skipif(bool(missing()), reason=missing() or "-")

@@ -134,7 +134,7 @@ def test_stopping_writes_checkpoints(tmp_path, monkeypatch):
     words = "python -m qe run --profile smoke --suite minatar --game Breakout --frames 50000"
     config = configure("smoke", suite="minatar", game="Breakout")
     place = Local(workers=1, retries=1)
-    place.submit([Run("stage", tuple([*words.split(), "--out", str(out)]), config, out, "name")])
+    place.submit([Run("stage", (*words.split(), "--out", str(out)), config, out, "name")])
     while rows(out) < 20:
         assert place.poll() == []
     assert "the same command goes on" in place.stop()

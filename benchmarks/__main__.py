@@ -7,6 +7,7 @@ from collections.abc import Callable
 from itertools import product
 from multiprocessing import get_context
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
@@ -15,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks import contenders
 from benchmarks.measure import HUGE, SMALL, Worker, interleave
 from qe import RESULTS, ROOT, envs
+from qe.figures import save, use_style
 from qe.network import QEnsemble
 from qe.provenance import git_commit, machine
 
@@ -53,7 +55,7 @@ def update(rounds: int) -> pd.DataFrame:
     workers["memory"] = Worker("memory", HUGE)
     found = interleave(workers, rounds, repeats=3)
     flops = 2 * 1536**3 / found["sgemm"]
-    rate = 2 * 256e6 / found["memory"]
+    rate = 3 * 256e6 / found["memory"]
     rows = []
     for suite, K in cases:
         ops, size = operations(suite, K)
@@ -147,6 +149,39 @@ def processes(rounds: int) -> pd.DataFrame:
     ])  # fmt: skip
 
 
+def figure() -> None:
+    """The main comparisons, from the tables."""
+    use_style()
+    fig, axes = plt.subplots(1, 3, figsize=(9, 2.8), constrained_layout=True)
+    table = pd.read_csv(OUT / "update.csv", index_col="what")
+    for K, offset in ((1, 0.0), (10, 4.0)):
+        names = [f"atari K={K} {w}" for w in ("loop over heads", "ours", "floor")]
+        for i, name in enumerate(names):
+            axes[0].bar(
+                offset + i,
+                table["ms"][name],
+                color=f"C{i}",
+                label=["loop over heads", "this project", "floor"][i] if K == 1 else None,
+            )
+    axes[0].set_xticks([1, 5], ["K = 1", "K = 10"])
+    axes[0].set_ylabel("ms per update, one thread")
+    axes[0].legend()
+    table = pd.read_csv(OUT / "agent.csv", index_col="what")
+    names = ["Pong, Stable-Baselines3 DQN", "Pong, Double DQN", "Pong, UCB, K = 10"]
+    for i, speed in enumerate(table["steps/s"][names]):
+        axes[1].bar(i, speed, color="C0" if i == 0 else "C1")
+        axes[1].text(i, speed, f"{speed:.0f}", ha="center", va="bottom")
+    axes[1].set_xticks(range(3), ["SB3\nDQN", "Double\nDQN", "UCB\nK = 10"])
+    axes[1].set_ylabel("agent steps per second, Pong")
+    table = pd.read_csv(OUT / "growth.csv")
+    heads = table[table["batch"] == 32]
+    axes[2].plot(heads["K"], heads["ms"], marker="o", color="C1")
+    axes[2].set_xlabel("heads K")
+    axes[2].set_ylabel("ms per update")
+    axes[2].set_ylim(0)
+    save(fig, OUT / "speed.svg")
+
+
 PARTS: dict[str, Callable[[int], pd.DataFrame]] = {
     "update": update, "agent": agent, "replay": replay, "growth": growth, "processes": processes,
 }  # fmt: skip
@@ -168,6 +203,8 @@ def main() -> None:
         table.to_csv(OUT / f"{part}.csv", index=False, float_format="%.4g", lineterminator="\n")
         text = table.to_string(index=False, float_format="{:.4g}".format, na_rep="")
         print(f"\n{title}\n{text}")
+    if not args.parts:
+        figure()
     about = {"commit": git_commit(), "machine": machine(), "torch": torch.__version__,
              "rounds": args.rounds}  # fmt: skip
     (OUT / "about.json").write_text(json.dumps(about, indent=1) + "\n")

@@ -1,5 +1,6 @@
 """Stable-Baselines3's DQN with our settings. Installed apart, by `make bench`."""
 
+import ale_py
 import gymnasium
 import numpy as np
 import torch
@@ -44,6 +45,7 @@ class Planes(gymnasium.ObservationWrapper):
 
 def sb3_model(config: Config) -> DQN:
     if config.suite == "atari":
+        gymnasium.register_envs(ale_py)
         frames = make_atari_env("PongNoFrameskip-v4", n_envs=1, seed=0)
         env: VecEnv = VecTransposeImage(VecFrameStack(frames, config.history))
         policy, kwargs = "CnnPolicy", {"net_arch": []}  # Mnih et al.'s, 512 units

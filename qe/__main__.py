@@ -141,9 +141,11 @@ def command_execute(words: Sequence[str]) -> None:
 
 def command_sweep(args: argparse.Namespace) -> int:
     from qe.estimate import choose_workers, memory_of
+    from qe.notebooks import read_params
     from qe.pipeline import stale
     from qe.sweep import Clock, Local, Place, hold, sweep
 
+    read_params()  # refuses a wrong folder before the lock is made in it
     with hold():
         runs = stale(args.targets)
         configs = [run.config for run in runs]

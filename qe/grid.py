@@ -7,11 +7,10 @@ from pathlib import Path
 from statistics import median
 
 import pandas as pd
-import yaml
 
 from qe.config import ALGORITHMS, Config, ConfigError
 from qe.estimate import Speed, choose_workers, duration, measure, needs, seconds_to, shape
-from qe.notebooks import Planned, plan
+from qe.notebooks import Planned, plan, read_params
 from qe.provenance import machine
 from qe.status import read_finished
 
@@ -21,9 +20,7 @@ SWEPT = {"temperature": "ucb_infogain", "lam": "ucb"}
 
 def grid(params: Path) -> Iterator[Planned]:
     """The runs that dvc.yaml makes of a parameter file."""
-    if not params.is_file():
-        raise ConfigError(f"params: there is no file {params}.")
-    sections = yaml.safe_load(params.read_text())
+    sections = read_params(params)
     for suite in SUITES:
         section = sections[suite]
         for game, algorithm, seed in product(section["games"], ALGORITHMS, section["seeds"]):

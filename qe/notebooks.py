@@ -113,6 +113,13 @@ class Planned(NamedTuple):
         return "-".join(self.out.relative_to("results").parts[1:])
 
 
+def read_params(path: Path = Path("params.yaml")) -> dict[str, Any]:
+    """The grid and the algorithms' parameters."""
+    if not path.is_file():
+        raise ConfigError(f"There is no {path}: call this from the repository's folder.")
+    return yaml.safe_load(path.read_text())
+
+
 def plan(
     suite: str,
     game: str,
@@ -122,7 +129,7 @@ def plan(
     sections: dict[str, Any] | None = None,
 ) -> Planned:
     """What `params.yaml` says of one run; `sections` is its content, if it was read before."""
-    sections = sections or yaml.safe_load(Path("params.yaml").read_text())
+    sections = sections or read_params()
     for key in (suite, algorithm):
         if key not in sections:
             raise ConfigError(f"params.yaml has no {key!r}.")

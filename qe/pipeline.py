@@ -13,10 +13,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-import yaml
-
 from qe.config import Config, ConfigError
-from qe.notebooks import EXECUTED, RECORD, plan
+from qe.notebooks import EXECUTED, RECORD, plan, read_params
 from qe.status import is_finished
 
 UPSTREAM = ("code", "learning")  # the stages that runs depend on; they take seconds
@@ -83,7 +81,7 @@ def runs() -> list[Run]:
     from qe.__main__ import parse_execute
 
     found = []
-    sections = yaml.safe_load(Path("params.yaml").read_text())
+    sections = read_params()
     with Repo() as repo:
         for stage in repo.index.stages:
             command = tuple(shlex.split(getattr(stage, "cmd", None) or ""))

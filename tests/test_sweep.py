@@ -211,7 +211,7 @@ def test_an_estimate_says_what_a_grid_takes(tmp_path, monkeypatch):
     for arguments, sentence in (
         ((params, None, -1.0), "price must be at least 0, not -1"),
         ((params, 0, None), "workers must be at least 1, not 0"),
-        ((Path("none.yaml"), None, None), "params: there is no file none.yaml"),
+        ((Path("none.yaml"), None, None), "There is no none.yaml"),
     ):
         with pytest.raises(ConfigError, match=sentence):
             estimate_grid(*arguments)

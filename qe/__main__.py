@@ -139,6 +139,14 @@ def command_execute(words: Sequence[str]) -> None:
     execute_run(*parse_execute(words))
 
 
+def parse_options(words: list[str]) -> dict[str, str]:
+    """`name=value`, as sbatch has them."""
+    for word in words:
+        if "=" not in word:
+            raise ConfigError(f"sbatch must be name=value, not {word!r}.")
+    return dict(word.split("=", 1) for word in words)
+
+
 def command_sweep(args: argparse.Namespace) -> int:
     from qe.estimate import choose_workers, memory_of
     from qe.notebooks import read_params
@@ -162,8 +170,8 @@ def command_sweep(args: argparse.Namespace) -> int:
                 parallel=args.parallel,
                 gpus=args.gpus,
                 per_job=args.per_job,
-                memory=args.memory or memory_of(configs) / 1e9,
-                more=dict(option.split("=", 1) for option in args.sbatch),
+                memory=memory_of(configs) / 1e9 if args.memory is None else args.memory,
+                more=parse_options(args.sbatch),
             )
             place = Slurm(options, args.retries)
             workers = args.parallel * args.per_job

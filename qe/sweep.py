@@ -197,7 +197,8 @@ class Sweep:
 
     def step(self) -> None:
         for run, code in self.place.poll():
-            if code in STOPPED:
+            if code in STOPPED:  # by someone else: it goes on. After our own stop nothing starts.
+                self.place.submit([run])
                 continue
             del self.pending[run.stage]
             if code == 0 and run.finished():

@@ -13,13 +13,14 @@ import nbformat
 import pytest
 
 from qe import ROOT
+from qe.__main__ import parse_options
 from qe.cluster import Options
 from qe.config import ALGORITHMS, ConfigError, configure
 from qe.grid import estimate_grid, grid
 from qe.pipeline import Run
 from qe.run import run
 from qe.status import directory_of as checkpoint_of
-from qe.sweep import STOPPED, Local
+from qe.sweep import STOPPED, Clock, Local, Sweep
 from tests.copies import Copy, small
 from tests.slurm import Cluster, missing
 
@@ -128,19 +129,32 @@ def test_a_sweep_that_ends_in_mid_run_goes_on(tmp_path):
     assert not set(STAGES) & copy.stale()
 
 
-def test_stopping_writes_checkpoints(tmp_path, monkeypatch):
+def test_a_run_that_someone_else_stops_goes_on_and_a_stop_of_our_own_is_the_end(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     out = tmp_path / "run"
     words = "python -m qe run --profile smoke --suite minatar --game Breakout --frames 50000"
     config = configure("smoke", suite="minatar", game="Breakout")
-    place = Local(workers=1, retries=1)
-    place.submit([Run("stage", (*words.split(), "--out", str(out)), config, out, "name")])
+    made = Run("stage", (*words.split(), "--out", str(out)), config, out, "name")
+    place = Local(workers=1, retries=0)
+    sweep = Sweep([made], place, Clock([made], workers=1))
+
+    def process() -> subprocess.Popen | None:
+        return next((process for _, process in place._processes.values()), None)
+
     while rows(out) < 20:
-        assert place.poll() == []
+        sweep.step()
+    first = process()
+    first.terminate()
+    assert first.wait() in STOPPED and checkpoints(out) > 0
+    while process() in (first, None):
+        sweep.step()
+    assert not sweep.failed
+
     assert "the same command goes on" in place.stop()
-    ((_, code),) = place.poll()
-    assert code in STOPPED and not place.busy()
-    assert checkpoints(out) > 0 and not (out / "run.json").exists()
+    sweep.step()
+    assert not place.running() and sweep.pending and not (out / "run.json").exists()
 
 
 @pytest.mark.skipif(bool(missing()), reason=missing() or "-")
@@ -220,3 +234,5 @@ def test_an_estimate_says_what_a_grid_takes(tmp_path, monkeypatch):
 def test_what_a_cluster_can_not_give_is_refused():
     with pytest.raises(ConfigError, match="per_job must be at least 1, not 0"):
         Options(None, 1.0, 1, 0, 0, 1.0, {}).check()
+    with pytest.raises(ConfigError, match="sbatch must be name=value, not 'exclusive'"):
+        parse_options(["account=me", "exclusive"])

@@ -77,6 +77,14 @@ def write_atomically(path: Path, text: str) -> None:
         os.close(directory)
 
 
+def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    """Write a safetensors file; a full disk is an OSError, as with any other file."""
+    try:
+        save_file(tensors, path)
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
+
+
 def _digest(tensor_file: Path, tree: str) -> str:
     with tensor_file.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256")
@@ -131,7 +139,7 @@ class Store:
         target = self.directory / f"{self.generation}.safetensors"
         record = self.directory / f"{self.generation}.json"
         temporary = target.with_name(target.name + ".tmp")
-        save_file(tensors, temporary)
+        save_tensors(tensors, temporary)
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         record.unlink(missing_ok=True)  # from here to the last line this generation is void

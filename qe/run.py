@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import psutil
-from safetensors.torch import save_file
 from tqdm import tqdm
 from tqdm.auto import tqdm as tqdm_auto
 
@@ -284,7 +283,8 @@ def run(
             with Stop() as stop, progress_bar(config, progress, session.trainer.frame) as bar:
                 session.work(stop, bar)
             if config.keep_network:
-                save_file(session.trainer.learner.online.state_dict(), directory / NETWORK)
+                weights = session.trainer.learner.online.state_dict()
+                checkpoint.save_tensors(weights, directory / NETWORK)
             text = json.dumps(session.summary(), indent=1) + "\n"
             checkpoint.write_atomically(directory / "run.json", text)
             store.discard()

@@ -29,6 +29,18 @@ def row(name: str, values: np.ndarray, **more: object) -> dict[str, object]:
     return {"what": name, "ms": 1e3 * np.median(values), "p10": 1e3 * low, "p90": 1e3 * high} | more
 
 
+def rates(found: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Floating-point operations and bytes a second, round by round."""
+    return 2 * 1536**3 / found["sgemm"], 3 * 256e6 / found["memory"]
+
+
+def floor(suite: str, K: int, found: dict[str, np.ndarray]) -> np.ndarray:
+    """Seconds that an update's products and passes take at this machine's own rates."""
+    flops, rate = rates(found)
+    ops, size = operations(suite, K)
+    return ops / flops + size / rate
+
+
 def operations(suite: str, K: int, batch: int = 32) -> tuple[float, float]:
     """Floating-point operations of an update's products, and bytes of its passes over weights.
 
@@ -36,7 +48,7 @@ def operations(suite: str, K: int, batch: int = 32) -> tuple[float, float]:
     weight and two moments and writes three of them: eight times four bytes.
     """
     with FlopCounterMode(display=False) as counter:
-        contenders.update(suite, K, batch=batch).work()
+        contenders.update(suite, K, loop=True, batch=batch).work()  # it knows plain torch's only
     config = contenders.config_of(suite, K)
     env = envs.make(config, np.random.default_rng(0))
     with torch.device("meta"):
@@ -47,70 +59,104 @@ def operations(suite: str, K: int, batch: int = 32) -> tuple[float, float]:
 def update(rounds: int) -> pd.DataFrame:
     """(a) One update: ours, the loop over head modules, and this machine's floor."""
     cases = list(product(("atari", "minatar"), (1, 10)))
-    workers = {}
+    workers = {name: Worker(name, HUGE) for name in ("sgemm", "memory")}
     for suite, K in cases:
         workers[f"{suite} K={K} ours"] = Worker("update", HUGE, suite=suite, K=K)
         workers[f"{suite} K={K} loop"] = Worker("update", SMALL, suite=suite, K=K, loop=True)
-    workers["sgemm"] = Worker("sgemm", HUGE)
-    workers["memory"] = Worker("memory", HUGE)
     found = interleave(workers, rounds, repeats=3)
-    flops = 2 * 1536**3 / found["sgemm"]
-    rate = 3 * 256e6 / found["memory"]
     rows = []
     for suite, K in cases:
-        ops, size = operations(suite, K)
         name = f"{suite} K={K}"
-        floor = ops / flops + size / rate
-        mine, loop = found[f"{name} ours"], found[f"{name} loop"]
+        ops, size = operations(suite, K)
+        mine, loop, least = found[f"{name} ours"], found[f"{name} loop"], floor(suite, K, found)
+        one = found[f"{suite} K=1 ours"]
         rows += [
-            row(f"{name} ours", mine),
-            row(f"{name} loop over heads", loop, ratio=np.median(loop / mine)),
-            row(f"{name} floor", floor, ratio=np.median(floor / mine),
-                note=f"{ops / 1e9:.2f} GFLOP, {size / 1e6:.0f} MB"),
+            row(f"{name} ours", mine, **{"x floor": np.median(mine / least),
+                                         "x K=1": np.median(mine / one)}),
+            row(f"{name} loop over heads", loop, **{"x ours": np.median(loop / mine)}),
+            row(f"{name} floor", least, note=f"{ops / 1e9:.2f} GFLOP, {size / 1e6:.0f} MB",
+                **{"x K=1": np.median(least / floor(suite, 1, found))}),
         ]  # fmt: skip
-    rows.append({
-        "what": "this machine", "ms": np.nan,
-        "note": f"{np.median(flops) / 1e9:.0f} GFLOPS, {np.median(rate) / 1e9:.1f} GB/s",
-    })  # fmt: skip
+    flops, rate = (np.median(values) / 1e9 for values in rates(found))
+    rows.append({"what": "this machine", "note": f"{flops:.0f} GFLOPS, {rate:.1f} GB/s"})
+    return pd.DataFrame(rows)
+
+
+KINDS = {
+    "mkldnn::_linear_pointwise": "the heads' products",
+    "aten::mkldnn_convolution": "convolutions",
+    "aten::convolution_backward": "convolutions",
+    "aten::_fused_adam_": "Adam",
+    "aten::linalg_vector_norm": "norms for clipping",
+    "aten::copy_": "copies",
+}
+
+
+def profile(rounds: int) -> pd.DataFrame:
+    """(f) Where an update's time goes, and at what rate its products run."""
+    rows = []
+    for suite, K in product(("atari", "minatar"), (1, 10)):
+        work = contenders.update(suite, K).work
+        for _ in range(5):
+            work()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+            for _ in range(rounds):
+                work()
+        spent = dict.fromkeys([*KINDS.values(), "everything else"], 0.0)
+        for event in profiler.key_averages():
+            spent[KINDS.get(event.key, "everything else")] += event.self_cpu_time_total / 1e3
+        whole = sum(spent.values())
+        for kind, ms in spent.items():
+            rows.append({"what": f"{suite} K={K}", "part": kind, "ms": ms / rounds,
+                         "share": ms / whole})  # fmt: skip
     return pd.DataFrame(rows)
 
 
 def agent(rounds: int) -> pd.DataFrame:
-    """(b) End to end: agent steps a second."""
+    """(b) End to end: agent steps a second, and the bound if an update took its floor alone."""
     pong = {"suite": "atari", "learning_starts": 200, "steps": 100}
     minatar = {"learning_starts": 500, "steps": 1000}
     breakout = {"suite": "minatar", **minatar}
-    workers = {
-        "Pong, Stable-Baselines3 DQN": Worker("sb3", SMALL, **pong),
+    sb3, loop = "Stable-Baselines3 DQN", "MinAtar, straightforward loop, K = 10"
+    agents = {
+        f"Pong, {sb3}": Worker("sb3", SMALL, **pong),
         "Pong, Double DQN": Worker("ours", HUGE, K=1, **pong),
         "Pong, UCB, K = 10": Worker("ours", HUGE, K=10, **pong),
-        "MinAtar, Stable-Baselines3 DQN": Worker("sb3", SMALL, **breakout),
+        f"MinAtar, {sb3}": Worker("sb3", SMALL, **breakout),
         "MinAtar, Double DQN": Worker("ours", HUGE, K=1, **breakout),
         "MinAtar, UCB, K = 10": Worker("ours", HUGE, K=10, **breakout),
-        "MinAtar, straightforward loop, K = 10": Worker("straightforward", SMALL, K=10, **minatar),
+        loop: Worker("straightforward", SMALL, K=10, **minatar),
     }
-    for name, worker in workers.items():  # past the random steps, to where training settles
+    for name, worker in agents.items():  # past the random steps, to where training settles
         worker(6 if name.startswith("MinAtar") else 3)
-    found = interleave(workers, rounds, repeats=1)
-    peers = {"Pong": "Pong, Stable-Baselines3 DQN", "MinAtar": "MinAtar, Stable-Baselines3 DQN"}
-    loop = found["MinAtar, straightforward loop, K = 10"]
+    machine = {name: Worker(name, HUGE) for name in ("sgemm", "memory")}
+    found = interleave(agents | machine, rounds, repeats=1)
     rows = []
-    for name, values in found.items():
-        peer = found[peers[name.split(",")[0]]]
-        rows.append(row(name, values, **{"steps/s": 1 / np.median(values),
-                                         "x peer": np.median(peer / values)}))  # fmt: skip
-        if name.startswith("MinAtar, UCB"):
-            rows[-1]["x loop"] = np.median(loop / values)
+    for name in agents:
+        seconds, game = found[name], name.split(",")[0]
+        peer = found[f"{game}, {sb3}"]
+        more = {"steps/s": 1 / np.median(seconds), "x peer": np.median(peer / seconds)}
+        if "DQN" in name.replace(sb3, "") or "UCB" in name:
+            suite, K = "atari" if game == "Pong" else "minatar", 10 if "UCB" in name else 1
+            least = floor(suite, K, found) / contenders.config_of(suite, K).update_every
+            more["bound x peer"] = np.median(peer / least)
+        if name == "MinAtar, UCB, K = 10":
+            more["x loop"] = np.median(found[loop] / seconds)
+        rows.append(row(name, seconds, **more))
     return pd.DataFrame(rows)
 
 
 def replay(rounds: int) -> pd.DataFrame:
-    """(c) Replay: memory and time, against Stable-Baselines3's buffer."""
+    """(c) Replay: memory and time, against Stable-Baselines3's buffer; and a share of an update."""
+    worker = Worker("update", HUGE, suite="atari", K=1)
+    least = np.median([worker(3) for _ in range(5)])  # the shortest update of the paper's network
+    worker.close()
     rows = []
     for name, frames, sb3 in (("ours", 1_000_000, False), ("Stable-Baselines3", 20_000, True)):
         with get_context("spawn").Pool(1) as pool:  # a process of its own, for its memory
             found = pool.apply(contenders.replay_memory, (frames, sb3))
-        rows.append({"what": name, "frames": frames, **found})
+        share = max(v for k, v in found.items() if k.startswith("sample")) / least
+        rows.append({"what": name, "frames": frames, **found, "share of an update": share})
     return pd.DataFrame(rows)
 
 
@@ -165,7 +211,7 @@ def figure() -> None:
             )
     axes[0].set_xticks([1, 5], ["K = 1", "K = 10"])
     axes[0].set_ylabel("ms per update, one thread")
-    axes[0].legend()
+    axes[0].legend(loc="upper left")
     table = pd.read_csv(OUT / "agent.csv", index_col="what")
     names = ["Pong, Stable-Baselines3 DQN", "Pong, Double DQN", "Pong, UCB, K = 10"]
     for i, speed in enumerate(table["steps/s"][names]):
@@ -184,6 +230,7 @@ def figure() -> None:
 
 PARTS: dict[str, Callable[[int], pd.DataFrame]] = {
     "update": update, "agent": agent, "replay": replay, "growth": growth, "processes": processes,
+    "profile": profile,
 }  # fmt: skip
 
 

@@ -43,7 +43,6 @@ def update(suite: str, K: int, loop: bool = False, threads: int = 1, batch: int 
     from qe.learner import Learner
 
     torch.set_num_threads(threads)
-    torch.set_flush_denormal(not loop)
     config = config_of(suite, K, batch_size=batch)
     env = envs.make(config, np.random.default_rng(0))
     shape, n_actions = env.frame_shape, env.n_actions
@@ -98,7 +97,7 @@ def sb3(suite: str, learning_starts: int, steps: int) -> Contender:
 
 def replay_memory(frames: int, sb3: bool) -> dict[str, float]:
     """Fill a replay memory with Pong-sized frames; bytes, and seconds to add and to sample."""
-    from benchmarks.measure import best_of
+    from benchmarks.measure import median_of
     from qe.replay import Replay
 
     rng = np.random.default_rng(0)
@@ -130,6 +129,6 @@ def replay_memory(frames: int, sb3: bool) -> dict[str, float]:
     for i in range(1, frames + 1):
         add()
         if i in (frames // 100, frames // 2, frames):
-            seconds[f"sample at {100 * i // frames} %"] = best_of(sample, 200)
+            seconds[f"sample at {100 * i // frames} %"] = median_of(sample, 200)
     rss = process.memory_info().rss - before
-    return {"bytes per transition": rss / frames, "add": best_of(add, 2000), **seconds}
+    return {"bytes per transition": rss / frames, "add": median_of(add, 2000), **seconds}

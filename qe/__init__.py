@@ -7,12 +7,19 @@ Units, used everywhere in this package:
 - *update*: one gradient step.
 """
 
+import ctypes
 import os
 from pathlib import Path
 
-# Read by torch when it is first imported. Every update allocates gradients of up to 64 MB;
-# with 4 kB pages, touching them costs more than the arithmetic. Set it to 0 to switch it off.
+# Every update allocates gradients of up to 64 MB. The first touch of memory that is fresh from
+# the kernel costs more than the arithmetic on it, so it comes in huge pages (torch reads this
+# variable when it is first imported) and, once freed, is kept for the next update. Set either
+# variable to 0 to switch it off.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+if os.environ.setdefault("QE_KEEP_MEMORY", "1") != "0":
+    _mallopt = getattr(ctypes.CDLL(None), "mallopt", lambda *_: 0)  # only glibc has it
+    _mallopt(-4, 0)  # M_MMAP_MAX: large blocks too come from the heap,
+    _mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: which does not shrink
 
 __version__ = "0.1.0"
 ROOT = Path(__file__).parent.parent  # the repository, wherever a notebook is run from

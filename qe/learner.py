@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.linalg import vector_norm
 
 from qe.config import Config
 from qe.network import QEnsemble
@@ -47,11 +48,16 @@ def clip_gradients(
     """Shorten each variable's gradient to at most `norm`; in stacked tensors, each head's own."""
     for p in shared:
         if p.grad is not None:
-            p.grad.mul_(norm / p.grad.norm().clamp_min(norm))
+            _shorten(p.grad, vector_norm(p.grad), norm)
     for p in stacked:
         if p.grad is not None:
             grad = p.grad.flatten(1)  # [K, n]
-            grad.mul_(norm / grad.norm(dim=1, keepdim=True).clamp_min(norm))
+            _shorten(grad, vector_norm(grad, dim=1, keepdim=True), norm)
+
+
+def _shorten(grad: Tensor, norms: Tensor, norm: float) -> None:
+    if (norms > norm).any():  # seldom: else, multiplying by 1 would be a pass over all weights
+        grad.mul_(norm / norms.clamp_min(norm))
 
 
 def find_device(name: str) -> torch.device:
@@ -112,11 +118,10 @@ class Learner:
         mask = None if batch.mask is None else torch.from_numpy(batch.mask).to(to)
         obs, next_obs = window[:, :-1], window[:, 1:]
 
+        q, q_next = self.online.of_both(obs, next_obs)  # [B, K, A] each
         with torch.no_grad():
-            y = double_q_targets(
-                self.online(next_obs), self.target(next_obs), reward, terminal, c.discount
-            )
-        losses = ensemble_loss(self.online(obs), action, y, mask, c.huber_delta)  # [K]
+            y = double_q_targets(q_next, self.target(next_obs), reward, terminal, c.discount)
+        losses = ensemble_loss(q, action, y, mask, c.huber_delta)  # [K]
 
         self.optimizer.zero_grad()
         losses.sum().backward()

@@ -64,10 +64,10 @@ class Disagreement(NamedTuple):
 
 def disagreement(q: Tensor, action: int) -> Disagreement:
     """Diagnostics of one state, `q` `[K, A]`."""
-    votes = vote_counts(q)
-    most = votes.max()
+    votes = vote_counts(q).tolist()
+    most = max(votes)
     return Disagreement(
         std=q[:, action].double().std(correction=0).item(),
-        agreement=most.item() / q.shape[0],
-        tie=float((votes == most).sum() > 1),
+        agreement=most / q.shape[0],
+        tie=float(votes.count(most) > 1),
     )

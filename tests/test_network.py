@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from qe import network
 from qe.config import configure
 from qe.learner import Learner, clip_gradients, double_q_targets, ensemble_loss
 from qe.network import QEnsemble
@@ -100,9 +101,13 @@ def test_loss_and_gradients_equal_a_loop_over_heads(suite, masked):
     mask = (torch.rand(B, K, generator=g) < 0.5) if masked else None
     assert terminal.any() and not terminal.all()
 
+    q, q_next = net.of_both(obs, next_obs)
+    assert q.requires_grad and not q_next.requires_grad
+    torch.testing.assert_close(q, net(obs))
+    torch.testing.assert_close(q_next, net(next_obs))
     with torch.no_grad():
-        y = double_q_targets(net(next_obs), target_net(next_obs), reward, terminal, discount)
-    losses = ensemble_loss(net(obs), action, y, mask)
+        y = double_q_targets(q_next, target_net(next_obs), reward, terminal, discount)
+    losses = ensemble_loss(q, action, y, mask)
     losses.sum().backward()
 
     # The same, one head, one transition and one sum at a time, on a copy of the trunk.
@@ -160,6 +165,27 @@ def test_clipping_is_per_variable_and_per_head():
     torch.testing.assert_close(shared[1].grad, torch.tensor([0.3, 0.4]))
     torch.testing.assert_close(stacked[0].grad[0], torch.full((2, 2), 5.0))
     torch.testing.assert_close(stacked[0].grad[1], torch.full((2, 2), 1.0))
+
+
+@pytest.mark.parametrize("norm", [0.001, 1e9])
+def test_clipping_reaches_gradients_in_every_memory_order(norm):
+    net = ensemble("atari")  # its convolutions' gradients have their channels last
+    net(frames("atari", 4)[:, 1:]).square().sum().backward()
+    before = [p.grad.clone() for p in net.parameters()]
+    clip_gradients(net.trunk.parameters(), [*net.hidden.parameters(), *net.out.parameters()], norm)
+    for (name, p), old in zip(net.named_parameters(), before, strict=True):
+        parts = [(p.grad, old)] if name.startswith("trunk") else zip(p.grad, old, strict=True)
+        for now, then in parts:
+            torch.testing.assert_close(now, then * min(1.0, norm / float(then.norm())))
+
+
+@pytest.mark.parametrize("library", ["oneDNN", "torch's own"])
+def test_the_product_is_x_times_y_transposed(library, monkeypatch):
+    if library != "oneDNN":
+        monkeypatch.setattr(network, "ONEDNN", None)
+    x, y = torch.randn(7, 30), torch.randn(11, 30)
+    torch.testing.assert_close(network.product(x, y), x @ y.t())
+    torch.testing.assert_close(network.product(x.t(), y[:7].t()), x.t() @ y[:7])
 
 
 def test_an_update_is_adam_on_the_clipped_gradient_and_copies_to_the_target_when_due():

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from qe import RESULTS
-from qe.config import Config, ConfigError, configure
+from qe.config import ALGORITHMS, Config, ConfigError, configure
 
 
 def parse_value(name: str, text: str) -> Any:
@@ -73,6 +73,7 @@ def build_parser() -> argparse.ArgumentParser:
         execute.add_argument(f"--{name}", required=True)
     execute.add_argument("--seed", type=int, required=True)
     execute.add_argument("--sweep", help="name=value of a parameter of the algorithm")
+    execute.add_argument("--keep", action="store_true", help="the network too, to look inside")
 
     sweep = commands.add_parser(
         "sweep",
@@ -108,7 +109,19 @@ def build_parser() -> argparse.ArgumentParser:
     clean.add_argument("text", type=Path)
 
     analyse = commands.add_parser("analyse", help="one analysis notebook of the pipeline")
-    analyse.add_argument("notebook", help="curves, tables, sweeps or statistics")
+    analyse.add_argument("notebook", help="curves, tables, sweeps, statistics or exploration_chain")
+
+    watch = commands.add_parser(
+        "watch", help="a video of a run's game, and of what its heads think"
+    )
+    watch.add_argument("run", type=Path, help="the directory of a run that kept its network")
+    watch.add_argument("--out", type=Path, help="an .mp4 or a .gif (default: an .mp4 here)")
+    watch.add_argument("--seed", type=int, default=0, help="of the game (0)")
+    watch.add_argument("--steps", type=int, default=600, help="of the game, at most (600)")
+    watch.add_argument("--fps", type=int, default=10, help="steps a second (10)")
+
+    chain = commands.add_parser("chain", help="games until the chain's far end is found")
+    chain.add_argument("algorithm", choices=ALGORITHMS)
 
     commands.add_parser("report", help="all tables and figures on one page")
     commands.add_parser("show", help="the main tables, and where the rest is")
@@ -124,12 +137,14 @@ def command_run(args: argparse.Namespace, rest: list[str]) -> None:
     print(run(config, args.out, overwrite=args.overwrite))
 
 
-def parse_execute(words: Sequence[str]) -> tuple[str, str, str, int, tuple[str, Any] | None]:
-    """The words after `execute`: suite, game, algorithm, seed and the parameter that is swept."""
+def parse_execute(
+    words: Sequence[str],
+) -> tuple[str, str, str, int, tuple[str, Any] | None, bool]:
+    """The words after `execute`: suite, game, algorithm, seed, what is swept, and `keep`."""
     args = build_parser().parse_args(["execute", *words])
     name, _, text = (args.sweep or "").partition("=")
     swept = (name, parse_value(name, text)) if name else None
-    return args.suite, args.game, args.algorithm, args.seed, swept
+    return args.suite, args.game, args.algorithm, args.seed, swept, args.keep
 
 
 def command_execute(words: Sequence[str]) -> None:
@@ -198,6 +213,22 @@ def command_analyse(args: argparse.Namespace) -> None:
     execute(Path("notebooks", f"{args.notebook}.ipynb"), {}, args.notebook)
 
 
+def command_watch(args: argparse.Namespace) -> None:
+    from qe.video import watch
+
+    print(watch(args.run, args.out, seed=args.seed, max_steps=args.steps, fps=args.fps))
+
+
+def command_chain(args: argparse.Namespace) -> None:
+    from qe.chain import explore
+    from qe.notebooks import die_with_parent, read_params
+
+    die_with_parent()
+    explore(
+        args.algorithm, **read_params()["chain"], out=RESULTS / "chain" / f"{args.algorithm}.csv"
+    )
+
+
 def command_report() -> None:
     from qe.report import build
 
@@ -235,6 +266,10 @@ def main(words: list[str] | None = None) -> int:
                 command_clean(args)
             case "analyse":
                 command_analyse(args)
+            case "watch":
+                command_watch(args)
+            case "chain":
+                command_chain(args)
             case "report":
                 command_report()
             case "show":

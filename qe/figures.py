@@ -239,3 +239,26 @@ def plot_frozen(table: pd.DataFrame) -> Figure:
     for axes in grid[:, 0]:
         axes.set_ylabel("frozen, by vote")
     return _with_legend(figure, grid)
+
+
+def plot_chain(table: pd.DataFrame, most: int) -> Figure:
+    """Games until the chain's far end is found: median and quartiles over seeds.
+
+    `table` has columns variant, n, games and found; a search that found nothing took `most`.
+    """
+    figure, axes = plt.subplots(figsize=(7.5, 3.2), layout="constrained")
+    sizes = sorted(table["n"].unique())
+    for i, variant in enumerate(v for v in COLORS if v in set(table["variant"])):
+        games = table[table["variant"] == variant].groupby("n")["games"]
+        low, middle, high = (games.quantile(x) for x in (0.25, 0.5, 0.75))
+        x = middle.index.to_numpy() * (1 + 0.012 * (i - 2))  # side by side
+        spread = np.stack([middle - low, high - middle])
+        axes.errorbar(x, middle, yerr=spread, marker="o", ms=4, capsize=2, **_line(variant))
+    axes.axhline(most, color="0.5", linestyle="--", linewidth=1)
+    axes.text(sizes[0], most, f" not within {most:,} games", va="bottom", color="0.4", size=8)
+    axes.set(xscale="log", yscale="log", xlabel="states N", ylabel="games until found")
+    axes.set_xticks(sizes, [str(n) for n in sizes], minor=False)
+    axes.set_xticks([], minor=True)
+    axes.set_ylim(top=2 * most)
+    figure.legend(fontsize="small", loc="outside right upper")
+    return figure

@@ -28,7 +28,7 @@ def grid(params: Path) -> Iterator[Planned]:
     section = sections["sweeps"]
     for name, sweeper in SWEPT.items():
         for game, value, seed in product(section["games"], section[name], section["seeds"]):
-            yield plan("minatar", game, sweeper, seed, (name, value), sections)
+            yield plan("minatar", game, sweeper, seed, (name, value), sections=sections)
 
 
 def measure_together(config: Config, workers: int) -> Speed:

@@ -22,6 +22,7 @@ from qe.status import is_finished, status
 # papermill and torch take three seconds to import: not before there is something to run.
 
 RUNS, SWEEPS = Path("results/runs"), Path("results/sweeps")
+ENSEMBLES = Path("results/ensembles")
 EXECUTED = Path("results/executed")  # for inspection; not kept in git
 # In the environment of a run's process:
 PARENT = "QE_PARENT"  # the process that started it, without which it stops
@@ -126,20 +127,28 @@ def plan(
     algorithm: str,
     seed: int,
     sweep: tuple[str, float] | None = None,
+    keep: bool = False,
     sections: dict[str, Any] | None = None,
 ) -> Planned:
-    """What `params.yaml` says of one run; `sections` is its content, if it was read before."""
+    """What `params.yaml` says of one run; `sections` is its content, if it was read before.
+
+    With `keep` it is one that is shipped with its network: it has the algorithm's defaults, so
+    that a change of lambda does not train it again.
+    """
     sections = sections or read_params()
     for key in (suite, algorithm):
         if key not in sections:
             raise ConfigError(f"params.yaml has no {key!r}.")
-    own = dict(sections[algorithm])
+    own = {} if keep else dict(sections[algorithm])
     out = RUNS / suite / game / algorithm / str(seed)
     if sweep:
         name, value = sweep
         own[name] = value
         out = SWEEPS / name / suite / game / str(value) / str(seed)
     settings = dict(sections[suite]["settings"])
+    if keep:
+        out = ENSEMBLES / suite / game / algorithm / str(seed)
+        settings = sections["ensembles"][suite] | {"keep_network": True}
     profile = settings.pop("profile", "default")
     own |= {"suite": suite, "game": game, "seed": seed}
     config = configure(profile, algorithm=algorithm, **own, **settings)
@@ -153,14 +162,20 @@ def plan(
 
 
 def execute_run(
-    suite: str, game: str, algorithm: str, seed: int, sweep: tuple[str, float] | None = None
+    suite: str,
+    game: str,
+    algorithm: str,
+    seed: int,
+    sweep: tuple[str, float] | None = None,
+    keep: bool = False,
 ) -> None:
     """One run of the pipeline. A finished one with the same code and configuration is kept."""
     die_with_parent()
     notebook = Path("notebooks", f"{algorithm}.ipynb")
 
     def inputs() -> tuple[Planned, str, str]:
-        return plan(suite, game, algorithm, seed, sweep), code_fingerprint(), clean(notebook)
+        made = plan(suite, game, algorithm, seed, sweep, keep)
+        return made, code_fingerprint(), clean(notebook)
 
     before = planned, _, _ = inputs()
     if is_finished(planned.out, planned.config):

@@ -35,6 +35,13 @@ SECTIONS: dict[str, tuple[Item, ...]] = {
         Item("figures/sweeps/lam.svg", "UCB at several lambdas, and Ensemble Voting."),
         Item("figures/sweeps/lam.html", "Highest mean of 100 games by lambda."),
     ),
+    "Exploration on a chain": (
+        Item(
+            "figures/chain/chain.svg",
+            "Games until the far end of Osband's chain is found: median and quartiles over seeds.",
+        ),
+        Item("figures/chain/found.html", "Share of the searches that found it, by states."),
+    ),
     "Statistics": (
         Item("figures/statistics/iqm.svg", "Interquartile mean of normalized scores."),
         Item("figures/statistics/improvement.svg", "How probably UCB is better than each other."),

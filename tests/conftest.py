@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from qe import RESULTS
+from qe import RESULTS, chain
 from qe.config import ALGORITHMS
 
 
@@ -41,6 +41,12 @@ def results(tmp_path: Path) -> Path:
                 for value in values:
                     directory = root / "sweeps" / parameter / "minatar" / game / str(value)
                     write_run(directory / str(seed), 5.0 + value, seed, config)
+    for i, algorithm in enumerate(ALGORITHMS):
+        rows = [
+            chain.Search(n, seed, n + seed + i, True, "test") for n in (4, 8) for seed in (0, 1)
+        ]
+        (root / "chain").mkdir(exist_ok=True)
+        chain.write(root / "chain" / f"{algorithm}.csv", rows)
     return root
 
 

@@ -51,7 +51,7 @@ def test_every_parameter_says_where_it_comes_from():
         ({"suite": "chain", "game": "N2"}, "game must be N3 to N1000"),
         ({"suite": "procgen"}, "suite must be 'atari', 'minatar' or 'chain'"),
         ({"suite": 3}, "suite must be 'atari', 'minatar' or 'chain'"),
-        ({"profile": "huge"}, "profile must be one of default, paper, smoke"),
+        ({"profile": "huge"}, "profile must be one of default, paper, reduced, smoke"),
         ({"channels": [1, 2]}, "channels must be 3 positive whole number(s)"),
         ({"epsilon": [[0, 1.0], [0, 0.5]]}, "epsilon must be knots [t, value] with growing t"),
         ({"epsilon": [[0, 1.5]]}, "epsilon must be at most 1"),

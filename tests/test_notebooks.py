@@ -26,19 +26,19 @@ def smoke(algorithm: str, out: Path, **values) -> None:
     notebooks.execute(NOTEBOOKS / f"{algorithm}.ipynb", parameters | values, algorithm)
 
 
+def figures_in(name: str) -> int:
+    """How many the executed notebook has."""
+    executed = nbformat.read(Path("results", "executed", f"{name}.ipynb"), 4)
+    outputs = [output for cell in executed.cells for output in cell.get("outputs", [])]
+    return sum("image/png" in output.get("data", {}) for output in outputs)
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_each_algorithms_notebook_runs(algorithm, tmp_path):
     smoke(algorithm, tmp_path / "run")
     config = json.loads((tmp_path / "run" / "run.json").read_text())["config"]
     assert config["algorithm"] == algorithm
-    executed = nbformat.read(tmp_path / "results" / "executed" / f"{algorithm}.ipynb", 4)
-    figures = [
-        output
-        for cell in executed.cells
-        for output in cell.get("outputs", [])
-        if "image/png" in output.get("data", {})
-    ]
-    assert len(figures) == 3
+    assert figures_in(algorithm) == 3
 
 
 @pytest.mark.parametrize(("suite", "game"), [("atari", "Pong"), ("minatar", "Freeway")])
@@ -73,7 +73,7 @@ def test_parameters_explain_themselves(algorithm):
 
 
 def test_the_analysis_and_the_report_from_a_small_results_folder(results):
-    for name in ("tables", "curves", "sweeps", "statistics"):
+    for name in ("tables", "curves", "sweeps", "statistics", "exploration_chain"):
         notebooks.execute(NOTEBOOKS / f"{name}.ipynb", {"results": str(results)}, name)
     page = build(results)
     items = [item for section in SECTIONS.values() for item in section]
@@ -87,6 +87,13 @@ def test_the_analysis_and_the_report_from_a_small_results_folder(results):
     assert shown <= written
     every_figure = {name for name in written if name.startswith("figures") and name.endswith("svg")}
     assert every_figure <= shown  # nothing is made that the report leaves out
+
+
+@pytest.mark.parametrize("ensemble", ["minatar SpaceInvaders ucb", "atari Breakout ucb"])
+def test_the_explorer_makes_stills_of_the_shipped_ensembles(ensemble):
+    path = NOTEBOOKS / "explore_ensemble.ipynb"
+    notebooks.execute(path, {"ensemble": ensemble, "max_steps": 40}, "explore_ensemble")
+    assert figures_in("explore_ensemble") == 4
 
 
 def test_the_index_runs():

@@ -12,6 +12,7 @@ from tests.copies import SOME, Copy, small
 
 RUN, SWEEPS = "minatar@Breakout-", ("temperature@Breakout-0.1-0", "lam@Breakout-1.0-0")
 DOWNSTREAM = {"tables", "curves", "sweeps", "statistics", "report"}
+CHAIN = "exploration_chain"
 
 
 def test_the_pipeline(tmp_path):
@@ -23,6 +24,7 @@ def test_the_pipeline(tmp_path):
         *runs,
         *SWEEPS,
         *DOWNSTREAM,
+        CHAIN,
     }
     page = (copy.path / "results" / "report.html").read_text()
     assert page.count("<figure>") > 10
@@ -34,7 +36,7 @@ def test_the_pipeline(tmp_path):
     copy.git("clone", "-q", ".", str(tmp_path / "clone"))
     clone = Copy(tmp_path / "clone")
     ran = clone.repro()
-    assert ran >= DOWNSTREAM and not any("@Breakout" in s for s in ran)
+    assert ran >= {*DOWNSTREAM, CHAIN} and not any("@Breakout" in s for s in ran)
     assert clone.git("status", "--porcelain") == ""
     for path in (copy.path / "results").rglob("*.*"):
         if path.suffix in (".svg", ".csv", ".html", ".md", ".tex"):
@@ -55,7 +57,7 @@ def test_the_pipeline(tmp_path):
     # A changed figure makes no run stale; a lost one is built again, and it alone.
     with (copy.path / "qe" / "figures.py").open("a") as file:
         file.write("# changed\n")
-    assert copy.stale() == {"curves", "sweeps", "statistics"}
+    assert copy.stale() == {"curves", "sweeps", "statistics", CHAIN}
     copy.git("checkout", "-q", "qe")
     shutil.rmtree(copy.path / "results" / "figures" / "sweeps")
     assert copy.repro() == {"sweeps"}

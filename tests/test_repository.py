@@ -49,7 +49,9 @@ def test_notebooks_are_committed_without_outputs(path):
             assert not cell.outputs and cell.execution_count is None
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/faithfulness.md", "docs/scaling.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/faithfulness.md", "docs/scaling.md", "docs/speed.md"]
+)
 def test_what_a_page_names_exists(page):
     path = ROOT / page
     text = path.read_text()
@@ -74,7 +76,7 @@ def test_the_page_on_faithfulness_names_parameters_that_exist_with_their_default
 def test_the_pipeline_depends_on_the_learning_modules():
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
     assert {Path(d).stem for d in stages["learning"]["deps"]} == set(LEARNING)
-    for name in ("minatar", "atari", "temperature", "lam"):
+    for name in ("minatar", "atari", "temperature", "lam", "chain"):
         assert "results/code/learning.txt" in stages[name]["deps"], name
 
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -234,10 +235,17 @@ class Session:
             "episodes": trainer.episodes,
             "seconds": round(seconds, 1),
             "steps_per_second": round(trainer.step_count / seconds, 1),
+            "memory_gb": round(peak_memory() / 1e9, 2),
             "checkpoints": self.number,
             "checkpoint_share": round(self.checkpoint_seconds / seconds, 4),
             "resumed": self.resumed,
         }
+
+
+def peak_memory() -> int:
+    """The most bytes that this process had resident, pages of the replay's files included."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 class Interrupted(KeyboardInterrupt):

@@ -52,6 +52,7 @@ def test_each_algorithm_on_each_suite(suite, algorithm, tmp_path):
     assert configure(**summary["config"]) == config
     assert summary["frames"] >= config.frames and summary["updates"] > 0
     assert summary["episodes"] == len(episodes)
+    assert 0.05 < summary["memory_gb"] < 50
 
 
 def test_train_yields_the_finished_games():

@@ -109,7 +109,8 @@ def build_parser() -> argparse.ArgumentParser:
     clean.add_argument("text", type=Path)
 
     analyse = commands.add_parser("analyse", help="one analysis notebook of the pipeline")
-    analyse.add_argument("notebook", help="curves, tables, sweeps, statistics or exploration_chain")
+    analyse.add_argument("notebook", help="paper, tables, curves, statistics, sweeps, ...")
+    analyse.add_argument("--suite", help="whose runs to read, where the notebook reads one's")
 
     watch = commands.add_parser(
         "watch", help="a video of a run's game, and of what its heads think"
@@ -210,7 +211,9 @@ def command_analyse(args: argparse.Namespace) -> None:
     from qe.notebooks import die_with_parent, execute
 
     die_with_parent()
-    execute(Path("notebooks", f"{args.notebook}.ipynb"), {}, args.notebook)
+    suite = {"suite": args.suite} if args.suite else {}
+    name = "-".join([args.notebook, *suite.values()])
+    execute(Path("notebooks", f"{args.notebook}.ipynb"), suite, name)
 
 
 def command_watch(args: argparse.Namespace) -> None:
@@ -236,9 +239,9 @@ def command_report() -> None:
 
 
 def command_show() -> None:
-    for name, title in (("max_mean", "this project's runs"), ("paper_max_mean", "the paper")):
-        print(f"\nHighest mean return of 100 consecutive games: {title}\n")
-        print((RESULTS / "tables" / f"{name}.md").read_text())
+    for table in sorted((RESULTS / "tables").glob("*/max_mean.md")):  # the paper's last
+        print("\nHighest mean return of 100 consecutive games:\n")
+        print(table.read_text())
     print("Tables in results/tables, figures in results/figures; all of them: results/report.html")
 
 

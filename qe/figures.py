@@ -44,8 +44,10 @@ def use_style() -> None:
     matplotlib.rcParams.update(STYLE)
 
 
-def save(figure: Figure, path: Path | str) -> None:
-    """Write the figure without a date, so that the same figure is the same file."""
+def save(figure: Figure, path: Path | str, note: str = "") -> None:
+    """Write the figure, with a note below it, without a date: the same figure is the same file."""
+    if note:
+        figure.supxlabel(note, fontsize="small", color="0.4")
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context(STYLE):

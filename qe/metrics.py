@@ -12,6 +12,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from qe.games import AtariGame
+
+SUITES = {"minatar": "MinAtar", "atari": "Atari", "chain": "Chain"}
 WINDOW = 100  # games, as in the paper's tables
 POINTS = 200  # of a curve's grid
 Floats = NDArray[np.float64]
@@ -24,13 +27,16 @@ def read_log(directory: Path | str, name: str = "episodes") -> pd.DataFrame:
     return pd.read_csv(Path(directory) / f"{name}.csv")
 
 
-def load_runs(root: Path, name: str = "episodes") -> pd.DataFrame:
+def load_runs(root: Path, name: str = "episodes", profile: str | None = None) -> pd.DataFrame:
     """One log of all finished runs below `root`, with columns for game, variant and seed.
 
-    The variant is the algorithm or, in a sweep, the parameter's value.
+    The variant is the algorithm or, in a sweep, the parameter's value. With a `profile`, only
+    runs that were made with it.
     """
     parts = []
     for done in sorted(root.glob("*/*/*/run.json")):
+        if profile and json.loads(done.read_text())["config"]["profile"] != profile:
+            continue
         game, variant, seed = done.parent.parts[-3:]
         log = read_log(done.parent, name)
         parts.append(log.assign(game=game, variant=variant, seed=int(seed)))
@@ -39,11 +45,49 @@ def load_runs(root: Path, name: str = "episodes") -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
+def load_costs(root: Path) -> pd.DataFrame:
+    """What every finished run below `root` took: a row for each, from its `run.json`."""
+    rows = []
+    for done in sorted(root.glob("*/*/*/run.json")):
+        game, variant, seed = done.parent.parts[-3:]
+        found = json.loads(done.read_text())
+        rows.append(
+            {
+                "game": game,
+                "variant": variant,
+                "seed": int(seed),
+                "frames": found["frames"],
+                "games": found["episodes"],
+                "minutes": found["seconds"] / 60,
+                "steps_per_second": found["steps_per_second"],
+                "memory_gb": found["memory_gb"],
+                "cpu": found["machine"]["cpu"],
+                "commit": found["commit"][:12],
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def about(root: Path) -> str:
+    """What the finished runs below `root` are, in words that belong below every figure of them."""
+    configs = [json.loads(done.read_text())["config"] for done in root.glob("*/*/*/run.json")]
+
+    def every(name: str) -> list:
+        return sorted({config[name] for config in configs})
+
+    reduced = [f"{p} profile" for p in every("profile") if p not in ("default", "paper")]
+    frames = " or ".join(f"{n:,}" for n in every("frames"))
+    seeds = len(every("seed"))
+    parts = [*(SUITES[s] for s in every("suite")), *reduced, f"{frames} frames"]
+    return ", ".join([*parts, f"{seeds} seed{'s' if seeds > 1 else ''}"])
+
+
 def load_sweep(results: Path, suite: str, parameter: str, algorithm: str) -> pd.DataFrame:
     """A sweep of one parameter: its runs and the algorithm's own, by the parameter's value."""
     swept = load_runs(results / "sweeps" / parameter / suite)
     base = load_runs(results / "runs" / suite)
     base = base[(base["variant"] == algorithm) & base["game"].isin(swept["game"].unique())]
+    base = base[base["seed"].isin(swept["seed"].unique())]
     parts = [swept]
     for (game, seed), run in base.groupby(["game", "seed"]):
         done = results / "runs" / suite / str(game) / algorithm / str(seed) / "run.json"
@@ -174,6 +218,13 @@ def human_normalized(table: pd.DataFrame, random: pd.Series, human: pd.Series) -
     return table.sub(random, axis=0).div(human - random, axis=0)
 
 
+def human_normalized_scores(scores: pd.DataFrame, games: dict[str, AtariGame]) -> pd.DataFrame:
+    """`seed_scores` of Atari games, 0 being random play and 1 a human's score."""
+    low = scores["game"].map({name: game.random_score for name, game in games.items()})
+    high = scores["game"].map({name: game.human_score for name, game in games.items()})
+    return scores.assign(score=(scores["score"] - low) / (high - low))
+
+
 def min_max_normalized(scores: pd.DataFrame) -> pd.DataFrame:
     """Scores brought to [0, 1] by the lowest and highest of each game, over all runs."""
     by_game = scores.groupby("game")["score"]
@@ -247,3 +298,24 @@ def matrix(scores: pd.DataFrame, variant: str) -> Floats:
     """One variant's scores as `[games, seeds]`; games that lack one are left out."""
     table = scores[scores["variant"] == variant].pivot(index="game", columns="seed", values="score")
     return table.dropna().to_numpy()
+
+
+def intervals(samples: dict[str, Floats], over: str) -> pd.DataFrame:
+    """IQM and its interval, a row per algorithm."""
+    rows = {a: bootstrap(iqm, s, over=over) for a, s in samples.items()}
+    return pd.DataFrame(rows, index=list(Interval._fields)).T
+
+
+def improvements(samples: dict[str, Floats], over: str, best: str = "ucb") -> pd.DataFrame:
+    """The chance that `best` does better than each of the others, with its interval."""
+    rows = {
+        a: bootstrap(improvement, samples[best], s, over=over)
+        for a, s in samples.items()
+        if a != best
+    }
+    return pd.DataFrame(rows, index=list(Interval._fields)).T
+
+
+def profiles(samples: dict[str, Floats], thresholds: Floats) -> pd.DataFrame:
+    """The share of runs above each threshold, a column per algorithm."""
+    return pd.DataFrame({a: profile(s, thresholds) for a, s in samples.items()}, index=thresholds)

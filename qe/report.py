@@ -11,29 +11,37 @@ class Item(NamedTuple):
     caption: str
 
 
-SECTIONS: dict[str, tuple[Item, ...]] = {
-    "Learning curves": (
-        Item(
-            "figures/curves/normalized_4.svg",
-            "Normalized learning curves of four algorithms: each game brought to [0, 1] by the "
-            "lowest and highest mean of 100 games that any of them reaches, then averaged.",
-        ),
-        Item("figures/curves/normalized_5.svg", "The same with UCB + InfoGain."),
-        Item(
-            "figures/curves/games.svg",
-            "Game by game: mean of the last 100 games, averaged over seeds; the band is the range "
-            "of the seeds, where there are several.",
-        ),
+# Of each suite that has runs; {} is its name.
+PER_SUITE = (
+    Item(
+        "figures/{}/curves/normalized_4.svg",
+        "Normalized learning curves of four algorithms: each game brought to [0, 1] by the "
+        "lowest and highest mean of 100 games that any of them reaches, then averaged.",
     ),
-    "Scores": (
-        Item("tables/max_mean.html", "Highest mean return of 100 consecutive games."),
-        Item("tables/max_mean_best_seed.html", "The same, best seed instead of the mean."),
+    Item("figures/{}/curves/normalized_5.svg", "The same with UCB + InfoGain."),
+    Item(
+        "figures/{}/curves/games.svg",
+        "Game by game: mean of the last 100 games, averaged over seeds; the band is the range "
+        "of the seeds, where there are several.",
     ),
-    "Temperature and lambda": (
+    Item("tables/{}/max_mean.html", "Highest mean return of 100 consecutive games."),
+    Item("tables/{}/max_mean_best_seed.html", "The same, best seed instead of the mean."),
+    Item("figures/{}/statistics/iqm.svg", "Interquartile mean of normalized scores."),
+    Item("figures/{}/statistics/improvement.svg", "How probably UCB is better than each other."),
+    Item("figures/{}/statistics/profiles.svg", "Performance profiles."),
+    Item(
+        "figures/{}/statistics/frozen.svg",
+        "Training return against games of the frozen network, played by majority vote.",
+    ),
+    Item("tables/{}/cost.html", "What the runs took."),
+)
+COMMON = {
+    "Parameters": (
         Item("figures/sweeps/temperature.svg", "UCB + InfoGain at several temperatures, and UCB."),
         Item("figures/sweeps/temperature.html", "Highest mean of 100 games by temperature."),
         Item("figures/sweeps/lam.svg", "UCB at several lambdas, and Ensemble Voting."),
         Item("figures/sweeps/lam.html", "Highest mean of 100 games by lambda."),
+        Item("figures/sweeps/search.html", "How the learning rate was chosen, on Double DQN."),
     ),
     "Exploration on a chain": (
         Item(
@@ -42,22 +50,13 @@ SECTIONS: dict[str, tuple[Item, ...]] = {
         ),
         Item("figures/chain/found.html", "Share of the searches that found it, by states."),
     ),
-    "Statistics": (
-        Item("figures/statistics/iqm.svg", "Interquartile mean of normalized scores."),
-        Item("figures/statistics/improvement.svg", "How probably UCB is better than each other."),
-        Item("figures/statistics/profiles.svg", "Performance profiles."),
-        Item(
-            "figures/statistics/frozen.svg",
-            "Training return against games of the frozen network, played by majority vote.",
-        ),
-    ),
     "The paper's numbers": (
-        Item("tables/paper_max_mean.html", "The paper's scores, by the same code."),
-        Item("tables/paper_a3c_plus.html", "The paper's comparison with A3C+."),
-        Item("tables/paper_categories.html", "The paper's scores by category."),
-        Item("figures/statistics/paper_iqm.svg", "IQM of the paper's scores, human-normalised."),
-        Item("figures/statistics/paper_improvement.svg", "How probably UCB is better, in them."),
-        Item("figures/statistics/paper_profiles.svg", "Performance profiles of the same."),
+        Item("tables/paper/max_mean.html", "The paper's scores, by the same code."),
+        Item("tables/paper/a3c_plus.html", "The paper's comparison with A3C+."),
+        Item("tables/paper/categories.html", "The paper's scores by category."),
+        Item("figures/paper/iqm.svg", "IQM of the paper's scores, human-normalised."),
+        Item("figures/paper/improvement.svg", "How probably UCB is better, in them."),
+        Item("figures/paper/profiles.svg", "Performance profiles of the same."),
     ),
 }
 
@@ -99,13 +98,25 @@ def embed(path: Path, caption: str) -> str:
     return f"<figure>{content}<figcaption>{html.escape(caption)}</figcaption></figure>"
 
 
+def sections(results: Path) -> dict[str, tuple[Item, ...]]:
+    """What the page has, by title: the suites that have tables, then the rest."""
+    suites = sorted((results / "tables").glob("*/about.txt"), reverse=True)  # MinAtar first
+    return {
+        path.read_text().strip(): tuple(
+            Item(file.format(path.parent.name), caption) for file, caption in PER_SUITE
+        )
+        for path in suites
+    } | COMMON
+
+
 def build(results: Path) -> str:
     """The page, from the files below `results`."""
+    found = sections(results)
     parts = []
-    for number, (title, items) in enumerate(SECTIONS.items(), 1):
+    for number, (title, items) in enumerate(found.items(), 1):
         body = "".join(embed(results / item.file, item.caption) for item in items)
         parts.append(f"<section id=s{number}><h2>{html.escape(title)}</h2>{body}</section>")
-    links = "".join(f"<a href=#s{i}>{html.escape(t)}</a>" for i, t in enumerate(SECTIONS, 1))
+    links = "".join(f"<a href=#s{i}>{html.escape(t)}</a>" for i, t in enumerate(found, 1))
     return (
         "<!doctype html><html lang=en><head><meta charset=utf-8>"
         "<meta name=viewport content='width=device-width, initial-scale=1'>"

@@ -131,6 +131,23 @@ def categories_table(data: pd.DataFrame, categories: dict[str, str], note: str =
     return Table(both, winners, note)
 
 
+def cost_table(costs: pd.DataFrame, note: str = "") -> Table:
+    """What the runs of each algorithm took, and all of them together; `costs` by `load_costs`."""
+    groups = costs.groupby("variant")
+    data = pd.DataFrame(
+        {
+            "runs": groups.size().astype(str),
+            "minutes a run": groups["minutes"].mean(),
+            "steps/s": groups["steps_per_second"].mean(),
+            "memory, GB": groups["memory_gb"].max(),
+            "hours in all": groups["minutes"].sum() / 60,
+        }
+    )
+    data = in_order(data.T).T
+    data.loc["All"] = {"runs": str(len(costs)), "hours in all": costs["minutes"].sum() / 60}
+    return plain(data.rename_axis("algorithm"), note)
+
+
 def paper_table(paper: Path, name: str) -> pd.DataFrame:
     """One of the published tables, by game."""
     return pd.read_csv(paper / f"{name}.csv", index_col=0)

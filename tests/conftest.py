@@ -23,20 +23,28 @@ def write_run(directory: Path, level: float, seed: int, config: dict) -> None:
     pd.DataFrame({"frame": [4000, 8000], "step": [4000, 8000], "game": 1, "return": level}).to_csv(
         directory / "evaluations.csv", index=False
     )
-    (directory / "run.json").write_text(json.dumps({"config": config}))
+    took = {
+        "frames": 8000, "episodes": n, "seconds": 60.0, "steps_per_second": 133.3,
+        "memory_gb": 0.5, "machine": {"cpu": "a processor"}, "commit": "0123456789abcdef",
+    }  # fmt: skip
+    config = {"profile": "default", "frames": 8000, "seed": int(directory.name)} | config
+    (directory / "run.json").write_text(json.dumps(took | {"config": config}))
 
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    """A small results folder: two games, five algorithms, two seeds, both sweeps."""
+    """A small results folder: two suites, five algorithms, two seeds, sweeps and a search."""
     root = tmp_path / "results"
     shutil.copytree(RESULTS / "paper", root / "paper")
-    config = {"lam": 0.1, "temperature": 1.0}
+    config = {"suite": "minatar", "lam": 0.1, "temperature": 1.0}
+    reduced = config | {"suite": "atari", "profile": "reduced"}
     for game in ("Breakout", "SpaceInvaders"):
         for seed in (0, 1):
             for i, algorithm in enumerate(ALGORITHMS):
-                directory = root / "runs" / "minatar" / game / algorithm / str(seed)
-                write_run(directory, 5.0 + i, seed + 10 * i, config)
+                for kind in (config, reduced):
+                    directory = root / "runs" / kind["suite"] / game / algorithm / str(seed)
+                    write_run(directory, 5.0 + i, seed + 10 * i, kind)
+            write_run(root / "search" / "minatar" / game / "rate 3e-4" / str(seed), 5.0, 7, config)
             for parameter, values in (("temperature", (0.1, 10.0)), ("lam", (0.0, 1.0))):
                 for value in values:
                     directory = root / "sweeps" / parameter / "minatar" / game / str(value)

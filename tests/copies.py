@@ -55,8 +55,8 @@ class Copy:
 
 def small(where: Path, algorithms: Sequence[str] = SOME) -> Copy:
     """The repository with one game, some algorithms and runs of seconds."""
-    for name in ("qe", "notebooks", "results/paper", "results/chain", ".dvc/config", ".dvcignore",
-                 ".gitignore", "dvc.yaml", "params.yaml"):  # fmt: skip
+    for name in ("qe", "notebooks", "results/paper", "results/chain", "results/search",
+                 ".dvc/config", ".dvcignore", ".gitignore", "dvc.yaml", "params.yaml"):  # fmt: skip
         source, target = ROOT / name, where / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():

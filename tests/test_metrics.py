@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from qe import RESULTS, figures, metrics, tables
-from qe.games import categories
+from qe.games import atari_games, categories
 from qe.metrics import bootstrap, improvement, iqm, matrix, max_mean
 
 PAPER = RESULTS / "paper"
@@ -131,6 +131,7 @@ def test_logs_become_a_score_table(tmp_path):
 def test_a_sweep_takes_the_algorithms_own_runs_along(tmp_path):
     for parts, config in (
         (("runs", "minatar", "Breakout", "ucb", "0"), {"lam": 0.1}),
+        (("runs", "minatar", "Breakout", "ucb", "1"), {"lam": 0.1}),  # a seed that is not swept
         (("runs", "minatar", "Asterix", "ucb", "0"), {"lam": 0.1}),
         (("sweeps", "lam", "minatar", "Breakout", "1.0", "0"), {"lam": 1.0}),
     ):
@@ -143,6 +144,21 @@ def test_a_sweep_takes_the_algorithms_own_runs_along(tmp_path):
         ("Breakout", "0.1"),
         ("Breakout", "1.0"),
     }
+    assert swept["seed"].tolist() == [0, 0]
+
+
+def test_what_runs_are_and_what_they_took(results):
+    assert metrics.about(results / "runs" / "minatar") == "MinAtar, 8,000 frames, 2 seeds"
+    reduced = "Atari, reduced profile, 8,000 frames, 2 seeds"
+    assert metrics.about(results / "runs" / "atari") == reduced
+    assert metrics.load_runs(results / "runs" / "atari", profile="paper").empty
+    assert len(metrics.load_runs(results / "runs" / "atari", profile="reduced")) == 20 * 160
+    costs = metrics.load_costs(results / "runs" / "minatar")
+    assert len(costs) == 20 and set(costs["minutes"]) == {1.0}
+    table = tables.cost_table(costs).data
+    assert table.loc["ucb", "runs"] == "4"
+    assert table.loc["ucb", "hours in all"] == pytest.approx(4 / 60)
+    assert table.loc["All", "hours in all"] == pytest.approx(20 / 60)
 
 
 # --- aggregates ------------------------------------------------------------------------------
@@ -158,6 +174,12 @@ def test_iqm_of_a_few():
     assert iqm([5.0]) == 5
     assert iqm([0.0, 1.0, 2.0]) == pytest.approx(1.0)
     assert iqm([0.0, 0.0, 0.0, 0.0, 1000.0]) == 0
+
+
+def test_scores_against_humans():
+    scores = pd.DataFrame({"game": ["Pong", "Pong"], "score": [-20.7, 14.6]})
+    found = metrics.human_normalized_scores(scores, atari_games())["score"]
+    assert found.tolist() == pytest.approx([0, 1])
 
 
 def test_improvement_counts_pairs_and_halves_ties():

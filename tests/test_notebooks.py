@@ -9,7 +9,7 @@ import pytest
 
 from qe import ROOT, notebooks
 from qe.config import ALGORITHMS, ConfigError
-from qe.report import SECTIONS, build
+from qe.report import build, sections
 
 NOTEBOOKS = ROOT / "notebooks"
 
@@ -73,15 +73,24 @@ def test_parameters_explain_themselves(algorithm):
 
 
 def test_the_analysis_and_the_report_from_a_small_results_folder(results):
-    for name in ("tables", "curves", "sweeps", "statistics", "exploration_chain"):
-        notebooks.execute(NOTEBOOKS / f"{name}.ipynb", {"results": str(results)}, name)
+    where = {"results": str(results)}
+    for name in ("paper", "sweeps", "exploration_chain"):
+        notebooks.execute(NOTEBOOKS / f"{name}.ipynb", where, name)
+    for suite in ("minatar", "atari"):
+        for name in ("tables", "curves", "statistics"):
+            notebooks.execute(NOTEBOOKS / f"{name}.ipynb", where | {"suite": suite}, name)
     page = build(results)
-    items = [item for section in SECTIONS.values() for item in section]
+    items = [item for section in sections(results).values() for item in section]
     assert page.count("<figure>") == len(items) == page.count("<figcaption>")
     assert "http://" not in page and "https://" not in page  # nothing is fetched
-    metrics = json.loads((results / "tables" / "metrics.json").read_text())
-    assert metrics["paper"]["times_best"]["ucb"] == 30
-    assert metrics["minatar"]["times_best"]["ucb_infogain"] == 2
+    for suite, algorithm, best in (("paper", "ucb", 30), ("atari", "ucb_infogain", 2)):
+        metrics = json.loads((results / "tables" / suite / "metrics.json").read_text())
+        assert metrics["times_best"][algorithm] == best
+    for drawn in (results / "figures" / "atari").rglob("*.svg"):
+        assert "reduced profile" in drawn.read_text(), drawn  # never to be taken for the paper's
+    assert "reduced profile" in (results / "tables" / "atari" / "max_mean.md").read_text()
+    beside = (results / "tables" / "paper" / "a3c_plus.md").read_text()
+    assert "this project" not in beside  # a reduced profile's scores are not comparable
     written = {p.relative_to(results).as_posix() for p in results.rglob("*") if p.is_file()}
     shown = {item.file for item in items}
     assert shown <= written

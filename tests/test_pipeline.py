@@ -11,7 +11,8 @@ import pytest
 from tests.copies import SOME, Copy, small
 
 RUN, SWEEPS = "minatar@Breakout-", ("temperature@Breakout-0.1-0", "lam@Breakout-1.0-0")
-DOWNSTREAM = {"tables", "curves", "sweeps", "statistics", "report"}
+FIGURES = {"curves@minatar", "statistics@minatar", "sweeps"}
+DOWNSTREAM = {*FIGURES, "paper", "tables@minatar", "report"}
 CHAIN = "exploration_chain"
 
 
@@ -57,7 +58,7 @@ def test_the_pipeline(tmp_path):
     # A changed figure makes no run stale; a lost one is built again, and it alone.
     with (copy.path / "qe" / "figures.py").open("a") as file:
         file.write("# changed\n")
-    assert copy.stale() == {"curves", "sweeps", "statistics", CHAIN}
+    assert copy.stale() == {*FIGURES, "paper", CHAIN}
     copy.git("checkout", "-q", "qe")
     shutil.rmtree(copy.path / "results" / "figures" / "sweeps")
     assert copy.repro() == {"sweeps"}

@@ -97,22 +97,17 @@ def load_sweep(results: Path, suite: str, parameter: str, algorithm: str) -> pd.
 
 
 def frozen_and_training(results: Path, suite: str) -> pd.DataFrame:
-    """At each run's last frozen evaluation: the mean of its games, and the training mean then.
+    """The mean of all training games, and of all frozen ones, in the last quarter of the runs.
 
     Columns: game, variant, training, frozen; means over seeds.
     """
-    frozen = load_runs(results / "runs" / suite, "evaluations")
-    training = load_runs(results / "runs" / suite)
-    keys = ["game", "variant", "seed"]
-    rows = []
-    for key, run in frozen.groupby(keys):
-        at = run["frame"].max()
-        games = training[(training[keys] == list(key)).all(axis=1) & (training["frame"] <= at)]
-        rows.append(
-            (*key, games["return"].tail(WINDOW).mean(), run[run["frame"] == at]["return"].mean())
-        )
-    table = pd.DataFrame(rows, columns=[*keys, "training", "frozen"])
-    return table.groupby(["game", "variant"])[["training", "frozen"]].mean().reset_index()
+    means = {}
+    for name, log in (("training", "episodes"), ("frozen", "evaluations")):
+        games = load_runs(results / "runs" / suite, log)
+        late = games[games["frame"] > 0.75 * games["frame"].max()]
+        by_seed = late.groupby(["game", "variant", "seed"])["return"].mean()
+        means[name] = by_seed.groupby(["game", "variant"]).mean()
+    return pd.DataFrame(means).dropna().reset_index()
 
 
 # --- curves ----------------------------------------------------------------------------------

@@ -147,6 +147,21 @@ def test_a_sweep_takes_the_algorithms_own_runs_along(tmp_path):
     assert swept["seed"].tolist() == [0, 0]
 
 
+def test_acting_and_learning_are_compared_over_the_last_quarter(tmp_path):
+    for seed, level in ((0, 1.0), (1, 3.0)):
+        directory = tmp_path / "runs" / "minatar" / "Breakout" / "ucb" / str(seed)
+        directory.mkdir(parents=True)
+        (directory / "run.json").write_text("{}")
+        for name, early, late in (("episodes", 50.0, level), ("evaluations", 90.0, 2 * level)):
+            pd.DataFrame({"frame": [70, 75, 76, 100], "return": [early, early, late, late]}).to_csv(
+                directory / f"{name}.csv", index=False
+            )
+    table = metrics.frozen_and_training(tmp_path, "minatar")
+    assert table.to_dict("records") == [
+        {"game": "Breakout", "variant": "ucb", "training": 2.0, "frozen": 4.0}
+    ]
+
+
 def test_what_runs_are_and_what_they_took(results):
     assert metrics.about(results / "runs" / "minatar") == "MinAtar, 8,000 frames, 2 seeds"
     reduced = "Atari, reduced profile, 8,000 frames, 2 seeds"

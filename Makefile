@@ -42,8 +42,9 @@ sweep: $(STAMP)  ## make what is stale on all cores, then rebuild every table an
 	$(BIN)/python -m qe sweep
 	@$(MAKE) --no-print-directory repro
 
-lab: $(STAMP)  ## open the notebooks in JupyterLab
-	$(BIN)/jupyter lab notebooks
+lab: $(STAMP)  ## open the notebooks in JupyterLab, which asks nobody for news or updates
+	$(BIN)/jupyter lab notebooks --LabApp.news_url=None \
+		--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate
 
 format: $(STAMP)  ## let ruff put code and notebooks in order
 	$(BIN)/ruff check --fix .

@@ -223,13 +223,13 @@ def command_watch(args: argparse.Namespace) -> None:
 
 
 def command_chain(args: argparse.Namespace) -> None:
-    from qe.chain import explore
+    from qe.chain import check, explore
     from qe.notebooks import die_with_parent, read_params
 
     die_with_parent()
-    explore(
-        args.algorithm, **read_params()["chain"], out=RESULTS / "chain" / f"{args.algorithm}.csv"
-    )
+    section = read_params().get("chain", {})
+    check(section)
+    explore(args.algorithm, **section, out=RESULTS / "chain" / f"{args.algorithm}.csv")
 
 
 def command_report() -> None:

@@ -15,7 +15,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from qe.checkpoint import write_atomically
-from qe.config import Config, configure
+from qe.config import Config, ConfigError, configure
 from qe.notebooks import die_with_parent
 from qe.provenance import code_fingerprint
 
@@ -28,6 +28,21 @@ class Search(NamedTuple):
     games: int  # played: up to that one, or all that it was given
     found: bool
     made_by: str  # a fingerprint of the code and the configuration
+
+
+def check(section: dict[str, Any]) -> None:
+    """Refuse a `chain` section of params.yaml that is none, before anything is searched."""
+    names = ("sizes", "seeds", "games")
+    if set(section) != set(names):
+        raise ConfigError(
+            f"chain must have {', '.join(names)} and nothing else, not {', '.join(section)}."
+        )
+    sizes, *counts = (section[name] for name in names)
+    if not isinstance(sizes, list) or not sizes:
+        raise ConfigError(f"chain's sizes must be a list of lengths, not {sizes!r}.")
+    for name, count in zip(names[1:], counts, strict=True):
+        if type(count) is not int or count < 1:
+            raise ConfigError(f"chain's {name} must be a whole number from 1, not {count!r}.")
 
 
 def config_of(algorithm: str, n: int, seed: int, games: int) -> Config:

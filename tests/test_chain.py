@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from qe import chain
-from qe.config import ALGORITHMS
+from qe.config import ALGORITHMS, ConfigError
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -36,6 +36,21 @@ def test_a_table_is_gone_on_with_and_stale_rows_are_made_again(tmp_path):
     out.unlink()
     chain.explore("ucb", **asked)
     assert out.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    ("section", "sentence"),
+    [
+        ({"sizes": [5], "seeds": 1}, "chain must have sizes, seeds, games and nothing else"),
+        ({"sizes": [5], "seeds": 1, "games": 9, "size": 5}, "not sizes, seeds, games, size."),
+        ({"sizes": 5, "seeds": 1, "games": 9}, "chain's sizes must be a list of lengths, not 5."),
+        ({"sizes": [5], "seeds": 0, "games": 9}, "chain's seeds must be a whole number from 1"),
+        ({"sizes": [5], "seeds": 1, "games": "9"}, "chain's games must be a whole number from 1"),
+    ],
+)
+def test_what_is_no_search_is_refused(section, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        chain.check(section)
 
 
 def test_a_killed_search_leaves_no_process(tmp_path):

@@ -112,6 +112,12 @@ def build_parser() -> argparse.ArgumentParser:
     analyse.add_argument("notebook", help="paper, tables, curves, statistics, sweeps, ...")
     analyse.add_argument("--suite", help="whose runs to read, where the notebook reads one's")
 
+    verify = commands.add_parser(
+        "verify", help="make the beginning of a finished run again, and compare"
+    )
+    verify.add_argument("run", type=Path, help="the run's directory")
+    verify.add_argument("--steps", type=int, default=20_000, help="to make again (20 000)")
+
     watch = commands.add_parser(
         "watch", help="a video of a run's game, and of what its heads think"
     )
@@ -216,6 +222,13 @@ def command_analyse(args: argparse.Namespace) -> None:
     execute(Path("notebooks", f"{args.notebook}.ipynb"), suite, name)
 
 
+def command_verify(args: argparse.Namespace) -> None:
+    from qe.verify import verify
+
+    steps, games = verify(args.run, args.steps)
+    print(f"{args.run}: the same, byte for byte, up to step {steps:,} ({games:,} games).")
+
+
 def command_watch(args: argparse.Namespace) -> None:
     from qe.video import watch
 
@@ -269,6 +282,8 @@ def main(words: list[str] | None = None) -> int:
                 command_clean(args)
             case "analyse":
                 command_analyse(args)
+            case "verify":
+                command_verify(args)
             case "watch":
                 command_watch(args)
             case "chain":

@@ -51,6 +51,7 @@ def load_costs(root: Path) -> pd.DataFrame:
     for done in sorted(root.glob("*/*/*/run.json")):
         game, variant, seed = done.parent.parts[-3:]
         found = json.loads(done.read_text())
+        commit = found["commit"] or "unknown"
         rows.append(
             {
                 "game": game,
@@ -62,7 +63,7 @@ def load_costs(root: Path) -> pd.DataFrame:
                 "steps_per_second": found["steps_per_second"],
                 "memory_gb": found["memory_gb"],
                 "cpu": found["machine"]["cpu"],
-                "commit": found["commit"][:12],
+                "commit": commit[:12] + commit[40:],  # with its + if the code was changed
             }
         )
     return pd.DataFrame(rows)

@@ -23,9 +23,10 @@ def write_run(directory: Path, level: float, seed: int, config: dict) -> None:
     pd.DataFrame({"frame": [4000, 8000], "step": [4000, 8000], "game": 1, "return": level}).to_csv(
         directory / "evaluations.csv", index=False
     )
+    commit = "0123456789" * 4 + "+" if seed % 2 else None
     took = {
         "frames": 8000, "episodes": n, "seconds": 60.0, "steps_per_second": 133.3,
-        "memory_gb": 0.5, "machine": {"cpu": "a processor"}, "commit": "0123456789abcdef",
+        "memory_gb": 0.5, "machine": {"cpu": "a processor"}, "commit": commit,
     }  # fmt: skip
     config = {"profile": "default", "frames": 8000, "seed": int(directory.name)} | config
     (directory / "run.json").write_text(json.dumps(took | {"config": config}))

@@ -170,6 +170,7 @@ def test_what_runs_are_and_what_they_took(results):
     assert len(metrics.load_runs(results / "runs" / "atari", profile="reduced")) == 20 * 160
     costs = metrics.load_costs(results / "runs" / "minatar")
     assert len(costs) == 20 and set(costs["minutes"]) == {1.0}
+    assert set(costs["commit"]) == {"unknown", "012345678901+"}
     table = tables.cost_table(costs).data
     assert table.loc["ucb", "runs"] == "4"
     assert table.loc["ucb", "hours in all"] == pytest.approx(4 / 60)

@@ -7,6 +7,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from qe.run import LOGS
 from tests.copies import Copy, small
 
 FRAMES = 20_000
@@ -26,7 +27,8 @@ def copy_with_eight_runs(where: Path) -> Copy:
 
 def logs(copy: Copy) -> dict[str, bytes]:
     root = copy.path / "results" / "sweeps"
-    return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*.csv")}
+    found = (p for name in LOGS.values() for p in root.rglob(name))
+    return {str(p.relative_to(root)): p.read_bytes() for p in found}
 
 
 def main() -> None:

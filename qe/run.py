@@ -10,8 +10,9 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import psutil
 from tqdm import tqdm
@@ -33,11 +34,22 @@ LOGS: dict[type, str] = {
 }
 MEAN_OF = 100  # games, as in the paper's tables
 NETWORK = "network.safetensors"
+HEALTH = "health.csv"  # how the process fared; of all logs the only one that no two runs share
 
 
 def columns(kind: type) -> list[str]:
     """The header of a record's log; `return`, which Python reserves, is called score in code."""
     return ["return" if name == "score" else name for name in kind._fields]  # type: ignore[attr-defined]
+
+
+class Health(NamedTuple):
+    """How the process fares, noted at each checkpoint."""
+
+    seconds: float  # worked on the run
+    frame: int
+    steps_per_second: float  # since the last checkpoint
+    memory_gb: float  # resident now, pages of the replay's files included
+    checkpoint_seconds: float  # that this one took
 
 
 class Logs:
@@ -165,9 +177,12 @@ class Session:
             self.seconds, self.checkpoint_seconds = saved["seconds"], saved["checkpoint_seconds"]
             self.number, self.resumed = saved["number"], saved["resumed"] + 1
             print(f"Going on from frame {self.trainer.frame:,}.", file=sys.stderr)
+        else:
+            self._note(Health._fields, "w")
         self._started = time.perf_counter()
         self._saved_at = time.perf_counter()
         self._saved_added = self.trainer.replay.added
+        self._saved_steps = self.trainer.step_count
         self._cost = 0.0
 
     def elapsed(self) -> float:
@@ -199,10 +214,24 @@ class Session:
                 "trainer": self.trainer.get_state(),
             }
         )
-        self._saved_at = time.perf_counter()
-        self._saved_added = self.trainer.replay.added
-        self._cost = self._saved_at - start
+        now = time.perf_counter()
+        self._cost = now - start
         self.checkpoint_seconds += self._cost
+        steps = self.trainer.step_count
+        health = Health(
+            seconds=round(self.elapsed(), 1),
+            frame=self.trainer.frame,
+            steps_per_second=round((steps - self._saved_steps) / (now - self._saved_at), 1),
+            memory_gb=round(psutil.Process().memory_info().rss / 1e9, 3),
+            checkpoint_seconds=round(self._cost, 3),
+        )
+        self._note(health, "a")
+        self._saved_at, self._saved_steps = now, steps
+        self._saved_added = self.trainer.replay.added
+
+    def _note(self, row: Sequence[object], mode: str) -> None:
+        with (self.directory / HEALTH).open(mode, newline="") as file:
+            csv.writer(file, lineterminator="\n").writerow(row)
 
     def work(self, stop: Stop, bar: tqdm) -> None:
         """To the end of the run, or until told to stop."""

@@ -1,5 +1,6 @@
 """A run survives anything: kills, faults and stops, and its files are none the worse."""
 
+import csv
 import json
 import math
 import os
@@ -22,7 +23,7 @@ from safetensors.torch import load_file
 
 from qe import ROOT, checkpoint, envs
 from qe.config import Config, ConfigError, configure
-from qe.run import LOGS, Interrupted, identity, run
+from qe.run import HEALTH, LOGS, Interrupted, identity, run
 from qe.train import Trainer
 from tests import torture
 
@@ -113,6 +114,13 @@ def test_a_stopped_run_goes_on_in_another_process(stopped, whole, capsys):
     summary = json.loads((stopped / "run.json").read_text())
     assert summary["resumed"] == 1 and summary["checkpoints"] >= 3
     assert 0 < summary["checkpoint_share"] < 1
+    with (
+        stopped / HEALTH
+    ).open() as file:  # a row for each checkpoint, those of before the stop too
+        rows = list(csv.DictReader(file))
+    assert len(rows) == summary["checkpoints"]
+    assert all(np.diff([int(row["frame"]) for row in rows]) > 0)
+    assert all(0.05 < float(row["memory_gb"]) < 50 for row in rows)
     assert not checkpoint.directory_of(stopped).exists()
 
 

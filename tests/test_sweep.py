@@ -18,7 +18,7 @@ from qe.cluster import Options
 from qe.config import ALGORITHMS, ConfigError, configure
 from qe.grid import estimate_grid, grid
 from qe.pipeline import Run
-from qe.run import run
+from qe.run import LOGS, run
 from qe.status import directory_of as checkpoint_of
 from qe.sweep import STOPPED, Clock, Local, Sweep
 from tests.copies import Copy, small
@@ -43,7 +43,7 @@ def directory(copy: Copy, stage: str) -> Path:
 
 
 def logs(run: Path) -> dict[str, bytes]:
-    return {p.name: p.read_bytes() for p in sorted(run.glob("*.csv"))}
+    return {name: (run / name).read_bytes() for name in LOGS.values()}
 
 
 def made_alone(stage: str, frames: int, where: Path) -> Path:

@@ -34,7 +34,7 @@ LOGS: dict[type, str] = {
 }
 MEAN_OF = 100  # games, as in the paper's tables
 NETWORK = "network.safetensors"
-HEALTH = "health.csv"  # how the process fared; of all logs the only one that no two runs share
+HEALTH = "health.csv"
 
 
 def columns(kind: type) -> list[str]:
@@ -43,7 +43,7 @@ def columns(kind: type) -> list[str]:
 
 
 class Health(NamedTuple):
-    """How the process fares, noted at each checkpoint."""
+    """How the process fares, noted at each checkpoint: no two runs have the same."""
 
     seconds: float  # worked on the run
     frame: int

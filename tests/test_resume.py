@@ -114,9 +114,7 @@ def test_a_stopped_run_goes_on_in_another_process(stopped, whole, capsys):
     summary = json.loads((stopped / "run.json").read_text())
     assert summary["resumed"] == 1 and summary["checkpoints"] >= 3
     assert 0 < summary["checkpoint_share"] < 1
-    with (
-        stopped / HEALTH
-    ).open() as file:  # a row for each checkpoint, those of before the stop too
+    with (stopped / HEALTH).open() as file:  # a row for each checkpoint, before the stop and after
         rows = list(csv.DictReader(file))
     assert len(rows) == summary["checkpoints"]
     assert all(np.diff([int(row["frame"]) for row in rows]) > 0)

@@ -10,6 +10,7 @@ from typing import Any
 
 from qe import RESULTS
 from qe.config import ALGORITHMS, Config, ConfigError, configure
+from qe.notebooks import Asked
 
 
 def parse_value(name: str, text: str) -> Any:
@@ -144,21 +145,19 @@ def command_run(args: argparse.Namespace, rest: list[str]) -> None:
     print(run(config, args.out, overwrite=args.overwrite))
 
 
-def parse_execute(
-    words: Sequence[str],
-) -> tuple[str, str, str, int, tuple[str, Any] | None, bool]:
-    """The words after `execute`: suite, game, algorithm, seed, what is swept, and `keep`."""
+def parse_execute(words: Sequence[str]) -> Asked:
+    """The words after `execute`."""
     args = build_parser().parse_args(["execute", *words])
     name, _, text = (args.sweep or "").partition("=")
     swept = (name, parse_value(name, text)) if name else None
-    return args.suite, args.game, args.algorithm, args.seed, swept, args.keep
+    return Asked(args.suite, args.game, args.algorithm, args.seed, swept, args.keep)
 
 
 def command_execute(words: Sequence[str]) -> None:
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # Slurm's; meant for the job that runs this
     from qe.notebooks import execute_run
 
-    execute_run(*parse_execute(words))
+    execute_run(parse_execute(words))
 
 
 def parse_options(words: list[str]) -> dict[str, str]:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from qe.config import ALGORITHMS, Config, ConfigError
 from qe.estimate import Speed, choose_workers, duration, measure, needs, seconds_to, shape
-from qe.notebooks import Planned, plan, read_params
+from qe.notebooks import Asked, Planned, plan, read_params
 from qe.provenance import machine
 from qe.status import read_finished
 
@@ -24,11 +24,11 @@ def grid(params: Path) -> Iterator[Planned]:
     for suite in SUITES:
         section = sections[suite]
         for game, algorithm, seed in product(section["games"], ALGORITHMS, section["seeds"]):
-            yield plan(suite, game, algorithm, seed, sections=sections)
+            yield plan(Asked(suite, game, algorithm, seed), sections)
     section = sections["sweeps"]
     for name, sweeper in SWEPT.items():
         for game, value, seed in product(section["games"], section[name], section["seeds"]):
-            yield plan("minatar", game, sweeper, seed, (name, value), sections=sections)
+            yield plan(Asked("minatar", game, sweeper, seed, (name, value)), sections)
 
 
 def measure_together(config: Config, workers: int) -> Speed:

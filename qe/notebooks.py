@@ -100,6 +100,17 @@ def execute(notebook: Path, parameters: dict[str, Any], name: str) -> None:
         raise ConfigError(f"The kernel of {notebook.name} died; see {output}.") from None
 
 
+class Asked(NamedTuple):
+    """A run, as a stage of `dvc.yaml` asks for it."""
+
+    suite: str
+    game: str
+    algorithm: str
+    seed: int
+    sweep: tuple[str, Any] | None = None  # a parameter at another value than the algorithm's own
+    keep: bool = False  # its network too, to look inside
+
+
 class Planned(NamedTuple):
     """One run of the pipeline, as `params.yaml` says."""
 
@@ -121,20 +132,13 @@ def read_params(path: Path = Path("params.yaml")) -> dict[str, Any]:
     return yaml.safe_load(path.read_text())
 
 
-def plan(
-    suite: str,
-    game: str,
-    algorithm: str,
-    seed: int,
-    sweep: tuple[str, float] | None = None,
-    keep: bool = False,
-    sections: dict[str, Any] | None = None,
-) -> Planned:
+def plan(asked: Asked, sections: dict[str, Any] | None = None) -> Planned:
     """What `params.yaml` says of one run; `sections` is its content, if it was read before.
 
-    With `keep` it is one that is shipped with its network: it has the algorithm's defaults, so
-    that a change of lambda does not train it again.
+    One that keeps its network has the algorithm's defaults, so that a change of lambda does not
+    train it again.
     """
+    suite, game, algorithm, seed, sweep, keep = asked
     sections = sections or read_params()
     for key in (suite, algorithm):
         if key not in sections:
@@ -161,21 +165,13 @@ def plan(
     return Planned(algorithm, config, parameters, out)
 
 
-def execute_run(
-    suite: str,
-    game: str,
-    algorithm: str,
-    seed: int,
-    sweep: tuple[str, float] | None = None,
-    keep: bool = False,
-) -> None:
+def execute_run(asked: Asked) -> None:
     """One run of the pipeline. A finished one with the same code and configuration is kept."""
     die_with_parent()
-    notebook = Path("notebooks", f"{algorithm}.ipynb")
+    notebook = Path("notebooks", f"{asked.algorithm}.ipynb")
 
     def inputs() -> tuple[Planned, str, str]:
-        made = plan(suite, game, algorithm, seed, sweep, keep)
-        return made, code_fingerprint(), clean(notebook)
+        return plan(asked), code_fingerprint(), clean(notebook)
 
     before = planned, _, _ = inputs()
     if is_finished(planned.out, planned.config):

@@ -86,7 +86,7 @@ def runs() -> list[Run]:
         for stage in repo.index.stages:
             command = tuple(shlex.split(getattr(stage, "cmd", None) or ""))
             if command[: len(COMMAND)] == COMMAND:
-                planned = plan(*parse_execute(command[len(COMMAND) :]), sections=sections)
+                planned = plan(parse_execute(command[len(COMMAND) :]), sections)
                 found.append(
                     Run(stage.addressing, command, planned.config, planned.out, planned.name)
                 )

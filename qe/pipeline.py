@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from qe.config import Config, ConfigError
 from qe.notebooks import EXECUTED, RECORD, plan, read_params
-from qe.status import is_finished
+from qe.status import is_finished, status
 
 UPSTREAM = ("code", "learning")  # the stages that runs depend on; they take seconds
 COMMAND = ("python", "-m", "qe", "execute")  # how the command of a run starts
@@ -41,7 +41,12 @@ class Run(NamedTuple):
         return is_finished(self.out, self.config)
 
     def frame(self) -> int:
-        """How far it has come: the last frame that one of its logs has."""
+        """How far it has come: the last frame that one of its logs has.
+
+        Until it is begun, the logs in its place may be another's, which it will replace.
+        """
+        if not self.finished() and status(self.out, self.config) != "resumable":
+            return 0
         return max(_last_frame(self.out / name) for name in ("episodes.csv", "diagnostics.csv"))
 
 

@@ -157,6 +157,19 @@ def test_a_run_that_someone_else_stops_goes_on_and_a_stop_of_our_own_is_the_end(
     assert not place.running() and sweep.pending and not (out / "run.json").exists()
 
 
+def test_a_run_that_will_replace_another_has_not_begun(tmp_path):
+    def planned(**values) -> Run:
+        config = configure("smoke", suite="minatar", game="Breakout", **values)
+        return Run("stage", (), config, tmp_path / "run", "name")
+
+    old, new = planned(), planned(seed=1)
+    run(old.config, old.out, progress=False)
+    assert old.frame() == old.config.frames and new.frame() == 0
+    summary = json.loads((old.out / "run.json").read_text())
+    (old.out / "run.json").write_text(json.dumps(summary | {"code": "of before"}))
+    assert old.frame() == 0
+
+
 @pytest.mark.skipif(bool(missing()), reason=missing() or "-")
 def test_slurm_gives_a_run_of_a_lost_node_to_another_which_goes_on(tmp_path):
     copy = copy_with(tmp_path / "repo", FRAMES)

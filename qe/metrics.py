@@ -4,9 +4,9 @@ A *score table* has a row per game and a column per algorithm.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -27,6 +27,12 @@ def read_log(directory: Path | str, name: str = "episodes") -> pd.DataFrame:
     return pd.read_csv(Path(directory) / f"{name}.csv")
 
 
+def summaries(root: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Every finished run below `root`: its directory and its `run.json`."""
+    for done in sorted(root.glob("*/*/*/run.json")):
+        yield done.parent, json.loads(done.read_text())
+
+
 def load_runs(root: Path, name: str = "episodes", profile: str | None = None) -> pd.DataFrame:
     """One log of all finished runs below `root`, with columns for game, variant and seed.
 
@@ -34,11 +40,11 @@ def load_runs(root: Path, name: str = "episodes", profile: str | None = None) ->
     runs that were made with it.
     """
     parts = []
-    for done in sorted(root.glob("*/*/*/run.json")):
-        if profile and json.loads(done.read_text())["config"]["profile"] != profile:
+    for directory, found in summaries(root):
+        if profile and found["config"]["profile"] != profile:
             continue
-        game, variant, seed = done.parent.parts[-3:]
-        log = read_log(done.parent, name)
+        game, variant, seed = directory.parts[-3:]
+        log = read_log(directory, name)
         parts.append(log.assign(game=game, variant=variant, seed=int(seed)))
     if not parts:
         return pd.DataFrame(columns=["game", "variant", "seed", "frame", "return"])
@@ -48,9 +54,8 @@ def load_runs(root: Path, name: str = "episodes", profile: str | None = None) ->
 def load_costs(root: Path) -> pd.DataFrame:
     """What every finished run below `root` took: a row for each, from its `run.json`."""
     rows = []
-    for done in sorted(root.glob("*/*/*/run.json")):
-        game, variant, seed = done.parent.parts[-3:]
-        found = json.loads(done.read_text())
+    for directory, found in summaries(root):
+        game, variant, seed = directory.parts[-3:]
         commit = found["commit"] or "unknown"
         rows.append(
             {
@@ -71,7 +76,7 @@ def load_costs(root: Path) -> pd.DataFrame:
 
 def about(root: Path) -> str:
     """What the finished runs below `root` are, in words that belong below every figure of them."""
-    configs = [json.loads(done.read_text())["config"] for done in root.glob("*/*/*/run.json")]
+    configs = [found["config"] for _, found in summaries(root)]
 
     def every(name: str) -> list:
         return sorted({config[name] for config in configs})

@@ -74,7 +74,7 @@ def build_parser() -> argparse.ArgumentParser:
         execute.add_argument(f"--{name}", required=True)
     execute.add_argument("--seed", type=int, required=True)
     execute.add_argument("--sweep", help="name=value of a parameter of the algorithm")
-    execute.add_argument("--keep", action="store_true", help="the network too, to look inside")
+    execute.add_argument("--group", help="the section of params.yaml that has its settings")
 
     sweep = commands.add_parser(
         "sweep",
@@ -150,7 +150,7 @@ def parse_execute(words: Sequence[str]) -> Asked:
     args = build_parser().parse_args(["execute", *words])
     name, _, text = (args.sweep or "").partition("=")
     swept = (name, parse_value(name, text)) if name else None
-    return Asked(args.suite, args.game, args.algorithm, args.seed, swept, args.keep)
+    return Asked(args.suite, args.game, args.algorithm, args.seed, swept, args.group)
 
 
 def command_execute(words: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from matplotlib.ticker import EngFormatter
 from numpy.typing import ArrayLike
 
 from qe.metrics import WINDOW, read_log, rolling_mean
-from qe.tables import LABELS
+from qe.tables import LABELS, label
 
 # Okabe and Ito's colours, which the colour-blind can tell apart.
 COLORS = {
@@ -200,16 +200,21 @@ def sweep_styles(symbol: str, values: Sequence[str], reference: str) -> dict[str
     }
 
 
-def plot_intervals(table: pd.DataFrame, xlabel: str) -> Figure:
-    """One row per algorithm: `value`, with `low` and `high` where there is an interval."""
+def plot_intervals(table: pd.DataFrame, xlabel: str, even: float | None = None) -> Figure:
+    """A row per algorithm, or pair: `value`, with `low` and `high` where there is an interval.
+
+    A line marks the value that means no difference, if there is one.
+    """
     figure, axes = plt.subplots(figsize=(5.0, 0.35 * len(table) + 0.8), layout="constrained")
     for y, (variant, row) in enumerate(table.iterrows()):
         color = COLORS.get(str(variant), "0.3")
         if np.isfinite(row["low"]):
             axes.plot([row["low"], row["high"]], [y, y], color=color, linewidth=5, alpha=0.4)
         axes.plot(row["value"], y, "o", color=color)
+    if even is not None:
+        axes.axvline(even, color="0.5", linestyle="--", linewidth=1)
     axes.set(yticks=range(len(table)), xlabel=xlabel)
-    axes.set_yticklabels([LABELS.get(str(v), str(v)) for v in table.index])
+    axes.set_yticklabels([label(v) for v in table.index])
     axes.invert_yaxis()
     return figure
 

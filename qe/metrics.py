@@ -17,6 +17,15 @@ from qe.games import AtariGame
 SUITES = {"minatar": "MinAtar", "atari": "Atari", "chain": "Chain"}
 WINDOW = 100  # games, as in the paper's tables
 POINTS = 200  # of a curve's grid
+# What the paper asks: is the first better than the second?
+PAIRS = (
+    ("ensemble_voting", "double_dqn"),
+    ("ensemble_voting", "bootstrapped_dqn"),
+    ("ucb", "double_dqn"),
+    ("ucb", "bootstrapped_dqn"),
+    ("ucb", "ensemble_voting"),
+    ("ucb_infogain", "ucb"),
+)
 Floats = NDArray[np.float64]
 
 # --- logs ------------------------------------------------------------------------------------
@@ -102,17 +111,33 @@ def load_sweep(results: Path, suite: str, parameter: str, algorithm: str) -> pd.
     return pd.concat(parts, ignore_index=True)
 
 
+def progress(runs: pd.DataFrame) -> pd.DataFrame:
+    """How many games a run had, and their mean return in its first and in its last quarter.
+
+    A row per game; columns games, first, last.
+    """
+    quarter = runs["frame"].max() / 4
+    by_game = runs.groupby("game")["return"]
+    early, late = runs["frame"] <= quarter, runs["frame"] > 3 * quarter
+    return pd.DataFrame(
+        {
+            "games": by_game.size(),
+            "first": runs[early].groupby("game")["return"].mean(),
+            "last": runs[late].groupby("game")["return"].mean(),
+        }
+    )
+
+
 def frozen_and_training(results: Path, suite: str) -> pd.DataFrame:
     """The mean of all training games, and of all frozen ones, in the last quarter of the runs.
 
-    Columns: game, variant, training, frozen; means over seeds.
+    Columns: game, variant, seed, training, frozen.
     """
     means = {}
     for name, log in (("training", "episodes"), ("frozen", "evaluations")):
         games = load_runs(results / "runs" / suite, log)
         late = games[games["frame"] > 0.75 * games["frame"].max()]
-        by_seed = late.groupby(["game", "variant", "seed"])["return"].mean()
-        means[name] = by_seed.groupby(["game", "variant"]).mean()
+        means[name] = late.groupby(["game", "variant", "seed"])["return"].mean()
     return pd.DataFrame(means).dropna().reset_index()
 
 
@@ -274,12 +299,13 @@ def bootstrap(
     """The statistic of `[games, seeds]` samples with a 95 % percentile interval.
 
     `over` seeds is the stratified bootstrap: games are given, seeds are drawn again within each
-    game, for each sample by itself. With one seed there is nothing to draw, and no interval.
-    `over` games draws games again, the same for all samples: what if others had been chosen?
+    game, for each sample by itself. `over` games draws games again, the same for all samples:
+    what if others had been chosen? With one seed, or one game, there is nothing to draw, and no
+    interval.
     """
     rng = np.random.default_rng(seed)
     value = statistic(*samples)
-    if over == "seeds" and max(s.shape[1] for s in samples) < 2:
+    if max(s.shape[over == "seeds"] for s in samples) < 2:
         return Interval(value, float("nan"), float("nan"))
 
     def draw() -> list[Floats]:
@@ -307,12 +333,12 @@ def intervals(samples: dict[str, Floats], over: str) -> pd.DataFrame:
     return pd.DataFrame(rows, index=list(Interval._fields)).T
 
 
-def improvements(samples: dict[str, Floats], over: str, best: str = "ucb") -> pd.DataFrame:
-    """The chance that `best` does better than each of the others, with its interval."""
+def improvements(samples: dict[str, Floats], over: str) -> pd.DataFrame:
+    """The chance that one does better than the other, with its interval; a row for each pair."""
     rows = {
-        a: bootstrap(improvement, samples[best], s, over=over)
-        for a, s in samples.items()
-        if a != best
+        f"{x} over {y}": bootstrap(improvement, samples[x], samples[y], over=over)
+        for x, y in PAIRS
+        if {x, y} <= samples.keys()
     }
     return pd.DataFrame(rows, index=list(Interval._fields)).T
 

@@ -21,9 +21,8 @@ from qe.status import is_finished, status
 
 # papermill and torch take three seconds to import: not before there is something to run.
 
-RUNS, SWEEPS = Path("results/runs"), Path("results/sweeps")
-ENSEMBLES = Path("results/ensembles")
-EXECUTED = Path("results/executed")  # for inspection; not kept in git
+RESULTS = Path("results")  # as dvc.yaml has it: below the folder that this is called from
+EXECUTED = RESULTS / "executed"  # for inspection; not kept in git
 # In the environment of a run's process:
 PARENT = "QE_PARENT"  # the process that started it, without which it stops
 RECORD = "QE_RECORD"  # the run was made before: find it, and don't make it
@@ -108,7 +107,7 @@ class Asked(NamedTuple):
     algorithm: str
     seed: int
     sweep: tuple[str, Any] | None = None  # a parameter at another value than the algorithm's own
-    keep: bool = False  # its network too, to look inside
+    group: str | None = None  # the section of params.yaml that has its settings, and its folder
 
 
 class Planned(NamedTuple):
@@ -122,7 +121,7 @@ class Planned(NamedTuple):
     @property
     def name(self) -> str:
         """Of its executed notebook and of its log."""
-        return "-".join(self.out.relative_to("results").parts[1:])
+        return "-".join(self.out.relative_to(RESULTS).parts)
 
 
 def read_params(path: Path = Path("params.yaml")) -> dict[str, Any]:
@@ -135,24 +134,23 @@ def read_params(path: Path = Path("params.yaml")) -> dict[str, Any]:
 def plan(asked: Asked, sections: dict[str, Any] | None = None) -> Planned:
     """What `params.yaml` says of one run; `sections` is its content, if it was read before.
 
-    One that keeps its network has the algorithm's defaults, so that a change of lambda does not
-    train it again.
+    One of a group has the algorithm's defaults, so that a change of lambda does not train it
+    again.
     """
-    suite, game, algorithm, seed, sweep, keep = asked
+    suite, game, algorithm, seed, sweep, group = asked
     sections = sections or read_params()
     for key in (suite, algorithm):
         if key not in sections:
             raise ConfigError(f"params.yaml has no {key!r}.")
-    own = {} if keep else dict(sections[algorithm])
-    out = RUNS / suite / game / algorithm / str(seed)
+    if group and suite not in (sections.get(group) or {}):
+        raise ConfigError(f"params.yaml has no group {group!r} with settings of {suite}.")
+    own = {} if group else dict(sections[algorithm])
+    settings = dict(sections[group][suite] if group else sections[suite]["settings"])
+    out = RESULTS / (group or "runs") / suite / game / algorithm / str(seed)
     if sweep:
         name, value = sweep
         own[name] = value
-        out = SWEEPS / name / suite / game / str(value) / str(seed)
-    settings = dict(sections[suite]["settings"])
-    if keep:
-        out = ENSEMBLES / suite / game / algorithm / str(seed)
-        settings = sections["ensembles"][suite] | {"keep_network": True}
+        out = RESULTS / "sweeps" / name / suite / game / str(value) / str(seed)
     profile = settings.pop("profile", "default")
     own |= {"suite": suite, "game": game, "seed": seed}
     config = configure(profile, algorithm=algorithm, **own, **settings)

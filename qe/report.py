@@ -27,14 +27,19 @@ PER_SUITE = (
     Item("tables/{}/max_mean.html", "Highest mean return of 100 consecutive games."),
     Item("tables/{}/max_mean_best_seed.html", "The same, best seed instead of the mean."),
     Item("figures/{}/statistics/iqm.svg", "Interquartile mean of normalized scores."),
-    Item("figures/{}/statistics/improvement.svg", "How probably UCB is better than each other."),
+    Item(
+        "figures/{}/statistics/improvement.svg",
+        "How probably a run of one algorithm has a higher score than one of another.",
+    ),
     Item("figures/{}/statistics/profiles.svg", "Performance profiles."),
     Item(
         "figures/{}/statistics/frozen.svg",
         "Training return against games of the frozen network, played by majority vote.",
     ),
+    Item("figures/{}/statistics/improvement_frozen.svg", "The same questions, frozen."),
     Item("tables/{}/cost.html", "What the runs took."),
 )
+MORE = {"atari": (Item("tables/{}/categories.html", "How often each is best, by category."),)}
 COMMON = {
     "Parameters": (
         Item("figures/sweeps/temperature.svg", "UCB + InfoGain at several temperatures, and UCB."),
@@ -42,6 +47,7 @@ COMMON = {
         Item("figures/sweeps/lam.svg", "UCB at several lambdas, and Ensemble Voting."),
         Item("figures/sweeps/lam.html", "Highest mean of 100 games by lambda."),
         Item("figures/sweeps/search.html", "How the learning rate was chosen, on Double DQN."),
+        Item("figures/sweeps/games.html", "Which Atari games show learning at a small scale."),
     ),
     "Exploration on a chain": (
         Item(
@@ -55,7 +61,7 @@ COMMON = {
         Item("tables/paper/a3c_plus.html", "The paper's comparison with A3C+."),
         Item("tables/paper/categories.html", "The paper's scores by category."),
         Item("figures/paper/iqm.svg", "IQM of the paper's scores, human-normalised."),
-        Item("figures/paper/improvement.svg", "How probably UCB is better, in them."),
+        Item("figures/paper/improvement.svg", "How probably one algorithm is better than another."),
         Item("figures/paper/profiles.svg", "Performance profiles of the same."),
     ),
 }
@@ -103,7 +109,8 @@ def sections(results: Path) -> dict[str, tuple[Item, ...]]:
     suites = sorted((results / "tables").glob("*/about.txt"), reverse=True)  # MinAtar first
     return {
         path.read_text().strip(): tuple(
-            Item(file.format(path.parent.name), caption) for file, caption in PER_SUITE
+            Item(file.format(path.parent.name), caption)
+            for file, caption in (*PER_SUITE, *MORE.get(path.parent.name, ()))
         )
         for path in suites
     } | COMMON

@@ -19,6 +19,11 @@ LABELS = {
 }
 
 
+def label(variant: object) -> str:
+    """An algorithm, or one over another, as a reader knows them."""
+    return " over ".join(LABELS.get(word, word) for word in str(variant).split(" over "))
+
+
 class Table(NamedTuple):
     """Numbers, which of them are bold, and what to read below."""
 
@@ -52,13 +57,13 @@ def _rows(table: Table, bold: str, escape: dict[str, str]) -> list[list[str]]:
 
     header = [table.data.index.name or "", *(LABELS.get(c, c) for c in table.data.columns)]
     rows = [[text(h) for h in header]]
-    for label, values in table.data.iterrows():
-        marks = table.bold.loc[label]
+    for name, values in table.data.iterrows():
+        marks = table.bold.loc[name]
         cells = [
             bold.format(text(v)) if marks[c] else text(v)
             for c, v in zip(values.index, _numbers(values), strict=True)
         ]
-        rows.append([text(LABELS.get(str(label), label)), *cells])
+        rows.append([text(label(name)), *cells])
     return rows
 
 

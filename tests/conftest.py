@@ -45,7 +45,9 @@ def results(tmp_path: Path) -> Path:
                 for kind in (config, reduced):
                     directory = root / "runs" / kind["suite"] / game / algorithm / str(seed)
                     write_run(directory, 5.0 + i, seed + 10 * i, kind)
-            write_run(root / "search" / "minatar" / game / "rate_3e-4" / str(seed), 5.0, 7, config)
+            for kind in (config, reduced):
+                directory = root / "search" / kind["suite"] / game / "rate_3e-4" / str(seed)
+                write_run(directory, 5.0, 7, kind)
             for parameter, values in (("temperature", (0.1, 10.0)), ("lam", (0.0, 1.0))):
                 for value in values:
                     directory = root / "sweeps" / parameter / "minatar" / game / str(value)

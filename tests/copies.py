@@ -39,9 +39,9 @@ class Copy:
     def stale(self) -> set[str]:
         return set(json.loads(self.call("dvc", "status", "--json")))
 
-    def repro(self) -> set[str]:
+    def repro(self, *targets: str) -> set[str]:
         """The stages that ran."""
-        lines = self.call("dvc", "repro").splitlines()
+        lines = self.call("dvc", "repro", *targets).splitlines()
         return {line.split("'")[1] for line in lines if line.startswith("Running stage")}
 
     def set(self, *path: str, value: object) -> None:
@@ -70,10 +70,13 @@ def small(where: Path, algorithms: Sequence[str] = SOME) -> Copy:
     stages = yaml.safe_load(pipeline.read_text().replace(every, some))
     for slow in ("ensembles", "chain"):  # the chain's figure is made from the shipped table
         del stages["stages"][slow]
+    stages["metrics"] = [path for path in stages["metrics"] if "atari" not in path]
     pipeline.write_text(yaml.safe_dump(stages, sort_keys=False))
     copy.set("minatar", value={
         "games": ["Breakout"], "seeds": [0], "settings": {"profile": "smoke", "frames": 1500},
     })  # fmt: skip
+    copy.set("atari", "games", value=[])
+    copy.set("suites", value=["minatar"])
     copy.set("sweeps", value={
         "games": ["Breakout"], "seeds": [0], "temperature": [0.1], "lam": [1.0],
     })  # fmt: skip

@@ -6,6 +6,7 @@ import pytest
 
 from qe.__main__ import main, parse_parameters
 from qe.config import ALGORITHMS, MACHINE, Config, ConfigError, configure
+from qe.notebooks import Asked, plan
 
 
 def test_defaults_are_the_papers_table():
@@ -134,3 +135,10 @@ def test_the_list_of_parameters(capsys):
     assert main(["parameters", "--suite", "minatar"]) == 0
     out = capsys.readouterr().out
     assert all(f"--{name} " in out for name in Config.model_fields if name != "profile")
+
+
+def test_a_group_that_params_yaml_lacks_is_refused():
+    sections = {"minatar": {"settings": {}}, "ucb": {}, "some": {"atari": {}}}
+    for group in ("some", "none"):
+        with pytest.raises(ConfigError, match=f"no group '{group}' with settings of minatar"):
+            plan(Asked("minatar", "Breakout", "ucb", 0, group=group), sections)

@@ -158,8 +158,14 @@ def test_acting_and_learning_are_compared_over_the_last_quarter(tmp_path):
             )
     table = metrics.frozen_and_training(tmp_path, "minatar")
     assert table.to_dict("records") == [
-        {"game": "Breakout", "variant": "ucb", "training": 2.0, "frozen": 4.0}
+        {"game": "Breakout", "variant": "ucb", "seed": 0, "training": 1.0, "frozen": 2.0},
+        {"game": "Breakout", "variant": "ucb", "seed": 1, "training": 3.0, "frozen": 6.0},
     ]
+
+
+def test_progress_compares_the_first_quarter_with_the_last():
+    runs = pd.DataFrame({"game": "Pong", "frame": [25, 26, 75, 76, 100], "return": [1, 9, 9, 3, 5]})
+    assert metrics.progress(runs).loc["Pong"].tolist() == [5, 1, 4]
 
 
 def test_what_runs_are_and_what_they_took(results):
@@ -203,6 +209,14 @@ def test_improvement_counts_pairs_and_halves_ties():
     assert improvement([[1.0], [0.0]], [[0.0], [1.0]]) == 0.5
 
 
+def test_the_papers_questions_are_asked_of_those_that_are_there():
+    samples = {"ucb": np.array([[2.0], [2.0]]), "double_dqn": np.array([[1.0], [3.0]])}
+    table = metrics.improvements(samples, "games")
+    assert table.index.tolist() == ["ucb over double_dqn"]
+    assert table.loc["ucb over double_dqn"].tolist() == [0.5, 0.0, 1.0]
+    assert tables.label("ucb over double_dqn") == "UCB over Double DQN"
+
+
 def test_the_bootstrap_repeats_itself_and_covers_the_truth():
     rng = np.random.default_rng(0)
     hits = 0
@@ -219,6 +233,7 @@ def test_one_seed_has_no_interval_over_seeds_but_one_over_games():
     assert np.isnan(bootstrap(iqm, sample).low)
     over_games = bootstrap(iqm, sample, over="games")
     assert over_games.low < over_games.value < over_games.high
+    assert np.isnan(bootstrap(iqm, sample[:1], over="games").low)  # one game: nothing to draw
 
 
 def test_human_normalisation():

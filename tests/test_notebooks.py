@@ -98,7 +98,7 @@ def test_the_analysis_and_the_report_from_a_small_results_folder(results):
     assert every_figure <= shown  # nothing is made that the report leaves out
 
 
-@pytest.mark.parametrize("ensemble", ["minatar SpaceInvaders ucb", "atari Breakout ucb"])
+@pytest.mark.parametrize("ensemble", ["minatar SpaceInvaders ucb", "atari RoadRunner ucb"])
 def test_the_explorer_makes_stills_of_the_shipped_ensembles(ensemble):
     path = NOTEBOOKS / "explore_ensemble.ipynb"
     notebooks.execute(path, {"ensemble": ensemble, "max_steps": 40}, "explore_ensemble")

@@ -69,7 +69,8 @@ def test_the_pipeline(tmp_path):
     old_figure = figure.read_bytes()
     copy.set("ucb", "lam", value=0.5)
     assert copy.stale() == {f"{RUN}ucb-0"}
-    assert copy.repro() == {f"{RUN}ucb-0", *DOWNSTREAM}
+    assert copy.repro("sweeps") == {f"{RUN}ucb-0", "sweeps"}
+    assert copy.stale() == DOWNSTREAM - {"sweeps"}
     run = copy.path / "results" / "runs" / "minatar" / "Breakout" / "ucb" / "0"
     assert json.loads((run / "run.json").read_text())["config"]["lam"] == 0.5
     changed = {p.parent.parent.name for p, old in before.items() if p.read_bytes() != old}

@@ -93,8 +93,9 @@ def test_comments_docstrings_and_layout_make_no_run_stale(tmp_path, monkeypatch)
     assert provenance.code_fingerprint() != before
 
 
-def test_the_readmes_table_is_what_the_runs_say():
+@pytest.mark.parametrize("suite", ["minatar", "atari"])
+def test_the_readmes_tables_are_what_the_runs_say(suite):
     text = (ROOT / "README.md").read_text()
-    shown = text.split("<!-- results/tables/minatar/max_mean.md -->\n")[1].split("<!-- end -->")[0]
-    scores = metrics.score_table(metrics.seed_scores(metrics.load_runs(RESULTS / "runs/minatar")))
+    shown = text.split(f"<!-- results/tables/{suite}/max_mean.md -->\n")[1].split("<!-- end -->")[0]
+    scores = metrics.score_table(metrics.seed_scores(metrics.load_runs(RESULTS / "runs" / suite)))
     assert shown.strip() == tables.to_markdown(tables.with_times_best(scores)).strip()

@@ -94,7 +94,7 @@ def test_a_failed_run_is_retried_and_reported_and_the_others_are_made(tmp_path):
     process = start(copy, STAGES[0], broken)
     _, errors = process.communicate()
     assert process.returncode == 1
-    executed = Path("results/executed/minatar-Breakout-double_dqn-0")
+    executed = Path("results/executed/runs-minatar-Breakout-double_dqn-0")
     assert f"{broken} failed: see {executed}.log and {executed}.ipynb." in errors
     assert (copy.path / executed).with_suffix(".log").read_text().count("no luck") == 2
     assert (copy.path / executed).with_suffix(".ipynb").exists()

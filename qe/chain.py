@@ -105,7 +105,8 @@ def explore(
     missing = [w for w in wanted if w not in {(row.n, row.seed) for row in rows}]
     out.parent.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers or os.cpu_count(), context, die_with_parent) as pool:
+    parent = (os.getpid(),)
+    with ProcessPoolExecutor(workers or os.cpu_count(), context, die_with_parent, parent) as pool:
         tasks = [pool.submit(_search, algorithm, n, seed, games) for n, seed in reversed(missing)]
         for task in tqdm(as_completed(tasks), total=len(tasks), desc=algorithm, unit=" agents"):
             rows.append(task.result())

@@ -28,11 +28,15 @@ PARENT = "QE_PARENT"  # the process that started it, without which it stops
 RECORD = "QE_RECORD"  # the run was made before: find it, and don't make it
 
 
-def die_with_parent() -> None:
-    """Have this process asked to stop when the one that started it is gone (Linux only)."""
+def die_with_parent(parent: int | None = None) -> None:
+    """Have this process asked to stop when the one that started it is gone (Linux only).
+
+    That one may be gone already, which is seen if it is known: given here, or in `PARENT`.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
-    if int(os.environ.pop(PARENT, os.getppid())) != os.getppid():
+    known = parent or int(os.environ.pop(PARENT, os.getppid()))
+    if known != os.getppid():
         raise ConfigError("What started this run is gone.")
 
 

@@ -53,7 +53,8 @@ def test_what_is_no_search_is_refused(section, sentence):
         chain.check(section)
 
 
-def test_a_killed_search_leaves_no_process(tmp_path):
+@pytest.mark.parametrize("wait", [0, 3])  # the workers are being started, or have begun
+def test_a_killed_search_leaves_no_process(tmp_path, wait):
     code = (
         "from pathlib import Path; from qe.chain import explore\n"
         "if __name__ == '__main__':\n"
@@ -69,7 +70,7 @@ def test_a_killed_search_leaves_no_process(tmp_path):
     while len(found := workers()) < 2:
         assert process.poll() is None
         time.sleep(0.05)
-    time.sleep(3)  # for the workers to have begun
+    time.sleep(wait)
     process.kill()
     process.wait()
     _, alive = psutil.wait_procs(found, timeout=20)

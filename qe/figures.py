@@ -127,6 +127,22 @@ def plot_ensemble(directory: Path | str) -> Figure:
     return figure
 
 
+def plot_health(health: pd.DataFrame) -> Figure:
+    """A run's own account, by the minute: its speed, its memory, and what checkpoints took."""
+    names = {
+        "steps_per_second": "steps a second",
+        "memory_gb": "memory, GB",
+        "checkpoint_seconds": "seconds of a checkpoint",
+    }
+    figure, row = plt.subplots(1, len(names), figsize=(7.8, 2.4), layout="constrained")
+    for axes, (name, ylabel) in zip(row, names.items(), strict=True):
+        axes.plot(health["seconds"] / 60, health[name], ".-", color="#0072B2", ms=4)
+        axes.set(xlabel="minutes", ylabel=ylabel)
+        axes.set_xlim(left=0)
+        axes.set_ylim(bottom=0)
+    return figure
+
+
 def _line(variant: str) -> dict[str, Any]:
     return {"color": COLORS.get(variant), "label": LABELS.get(variant, variant)}
 

@@ -49,6 +49,13 @@ COMMON = {
         Item("figures/sweeps/search.html", "How the learning rate was chosen, on Double DQN."),
         Item("figures/sweeps/games.html", "Which Atari games show learning at a small scale."),
     ),
+    "Longer, and larger": (
+        Item("figures/scale/published.svg", "Double DQN beside MinAtar's published DQN (stars)."),
+        Item("figures/scale/published.html", "The same at the end of the runs."),
+        Item("figures/scale/hour.svg", "An hour at the paper's size: speed, memory, checkpoints."),
+        Item("figures/scale/hour.html", "What it took."),
+        Item("figures/scale/everything.html", "What all runs of the pipeline took."),
+    ),
     "Exploration on a chain": (
         Item(
             "figures/chain/chain.svg",
@@ -130,6 +137,7 @@ def build(results: Path) -> str:
         f"<title>UCB Exploration via Q-Ensembles: results</title><style>{CSS}</style></head><body>"
         "<h1>UCB Exploration via Q-Ensembles: results</h1>"
         "<p>Made from the logs in <code>results/runs</code> and <code>results/sweeps</code>. The "
-        "last section has the numbers that the paper published; all others are this project's.</p>"
+        "last section has the numbers that the paper published; all others are this project's, "
+        "but for what is called published.</p>"
         f"<nav>{links}</nav>{''.join(parts)}</body></html>\n"
     )

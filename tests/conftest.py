@@ -23,10 +23,15 @@ def write_run(directory: Path, level: float, seed: int, config: dict) -> None:
     pd.DataFrame({"frame": [4000, 8000], "step": [4000, 8000], "game": 1, "return": level}).to_csv(
         directory / "evaluations.csv", index=False
     )
+    pd.DataFrame({
+        "seconds": [30.0, 60.0], "frame": [4000, 8000], "steps_per_second": 133.3,
+        "memory_gb": 0.5, "checkpoint_seconds": 0.1,
+    }).to_csv(directory / "health.csv", index=False)  # fmt: skip
     commit = "0123456789" * 4 + "+" if seed % 2 else None
     took = {
         "frames": 8000, "episodes": n, "seconds": 60.0, "steps_per_second": 133.3,
         "memory_gb": 0.5, "machine": {"cpu": "a processor"}, "commit": commit,
+        "updates": 2000, "checkpoints": 2, "checkpoint_share": 0.01,
     }  # fmt: skip
     config = {"profile": "default", "frames": 8000, "seed": int(directory.name)} | config
     (directory / "run.json").write_text(json.dumps(took | {"config": config}))
@@ -36,9 +41,12 @@ def write_run(directory: Path, level: float, seed: int, config: dict) -> None:
 def results(tmp_path: Path) -> Path:
     """A small results folder: two suites, five algorithms, two seeds, sweeps and a search."""
     root = tmp_path / "results"
-    shutil.copytree(RESULTS / "paper", root / "paper")
+    for name in ("paper", "published"):
+        shutil.copytree(RESULTS / name, root / name)
     config = {"suite": "minatar", "lam": 0.1, "temperature": 1.0}
     reduced = config | {"suite": "atari", "profile": "reduced"}
+    for kind in (config, reduced):
+        write_run(root / "ensembles" / kind["suite"] / "Breakout" / "ucb" / "0", 5.0, 7, kind)
     for game in ("Breakout", "SpaceInvaders"):
         for seed in (0, 1):
             for i, algorithm in enumerate(ALGORITHMS):
@@ -52,6 +60,8 @@ def results(tmp_path: Path) -> Path:
                 for value in values:
                     directory = root / "sweeps" / parameter / "minatar" / game / str(value)
                     write_run(directory / str(seed), 5.0 + value, seed, config)
+        write_run(root / "long" / "minatar" / game / "double_dqn" / "0", 5.0, 7, config)
+    write_run(root / "hour" / "atari" / "Pong" / "ucb" / "0", 5.0, 7, config | {"suite": "atari"})
     for i, algorithm in enumerate(ALGORITHMS):
         rows = [
             chain.Search(n, seed, n + seed + i, True, "test") for n in (4, 8) for seed in (0, 1)

@@ -55,7 +55,8 @@ class Copy:
 
 def small(where: Path, algorithms: Sequence[str] = SOME) -> Copy:
     """The repository with one game, some algorithms and runs of seconds."""
-    for name in ("qe", "notebooks", "results/paper", "results/chain", "results/search",
+    shipped = ("chain", "ensembles", "hour", "long", "paper", "published", "search")
+    for name in ("qe", "notebooks", *(f"results/{name}" for name in shipped),
                  ".dvc/config", ".dvcignore", ".gitignore", "dvc.yaml", "params.yaml"):  # fmt: skip
         source, target = ROOT / name, where / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +69,7 @@ def small(where: Path, algorithms: Sequence[str] = SOME) -> Copy:
     every, some = (f"algorithms: [{', '.join(names)}]" for names in (ALGORITHMS, algorithms))
     assert every in pipeline.read_text()
     stages = yaml.safe_load(pipeline.read_text().replace(every, some))
-    for slow in ("ensembles", "chain"):  # the chain's figure is made from the shipped table
+    for slow in ("ensembles", "hour", "long", "chain"):  # their figures are made from the shipped
         del stages["stages"][slow]
     stages["metrics"] = [path for path in stages["metrics"] if "atari" not in path]
     pipeline.write_text(yaml.safe_dump(stages, sort_keys=False))

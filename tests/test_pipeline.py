@@ -11,7 +11,7 @@ import pytest
 from tests.copies import SOME, Copy, small
 
 RUN, SWEEPS = "minatar@Breakout-", ("temperature@Breakout-0.1-0", "lam@Breakout-1.0-0")
-FIGURES = {"curves@minatar", "statistics@minatar", "sweeps"}
+FIGURES = {"curves@minatar", "statistics@minatar", "sweeps", "scale"}
 DOWNSTREAM = {*FIGURES, "paper", "tables@minatar", "report"}
 CHAIN = "exploration_chain"
 

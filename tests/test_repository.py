@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -91,6 +92,22 @@ def test_comments_docstrings_and_layout_make_no_run_stale(tmp_path, monkeypatch)
     assert provenance.code_fingerprint() == before
     module.write_text(f"{text}\nSOMETHING = 1\n")
     assert provenance.code_fingerprint() != before
+
+
+def git(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.skipif(
+    git("rev-parse", "--is-shallow-repository").stdout.strip() != "false",
+    reason="needs the whole history",
+)
+def test_every_shipped_run_names_a_commit_of_this_history():
+    shipped = git("ls-files", "results/**/run.json").stdout.split()
+    assert shipped
+    commits = {json.loads((ROOT / path).read_text())["commit"] for path in shipped}
+    for commit in commits:
+        assert git("merge-base", "--is-ancestor", commit, "HEAD").returncode == 0, commit
 
 
 @pytest.mark.parametrize("suite", ["minatar", "atari"])

@@ -5,10 +5,12 @@ followed head can be changed afterwards, and the whole game at once.
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file
@@ -178,6 +180,18 @@ def most_disputed(strip: Strips, count: int = 6, apart: int = 10) -> list[int]:
         if len(chosen) < count and all(abs(t - other) >= apart for other in chosen):
             chosen.append(int(t))
     return sorted(chosen)
+
+
+def departures(q: Tensor, lams: Sequence[float]) -> pd.DataFrame:
+    """In what share of the states `q` `[T, K, A]` UCB takes another action, a row per lambda.
+
+    Another than the vote, and another than at lambda 0, where it takes the highest mean.
+    """
+    others = {"the vote": majority_vote(q), "the highest mean": ucb(q, 0.0)}
+    rows = [[float((ucb(q, lam) != taken).float().mean()) for taken in others.values()]
+            for lam in lams]  # fmt: skip
+    index = pd.Index(lams, name="lambda")
+    return pd.DataFrame(rows, index, columns=[f"other than {name}" for name in others])
 
 
 def flips(q: Tensor, largest: float = 10.0) -> list[tuple[float, int]]:

@@ -82,6 +82,15 @@ def test_strips_say_what_the_selectors_say(recording):
     assert found.opinions.max() in found.opinions[disputed]
 
 
+def test_departures_count_the_states_where_ucb_differs():
+    sure = [[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]]  # all for the first
+    split = [[1.0, 0.0], [1.0, 0.0], [0.0, 9.0]]  # the vote for the first, the mean for the second
+    bold = [[2.0, 0.0], [2.0, 0.0], [2.0, 5.0]]  # both for the first; the second is less certain
+    table = episode.departures(torch.tensor([sure, split, bold, bold]), [0.0, 1.0])
+    assert table.loc[0.0].tolist() == [0.25, 0.0]
+    assert table.loc[1.0].tolist() == [0.75, 0.5]
+
+
 @given(st.integers(0, 10_000), st.integers(1, 10), st.integers(1, 6))
 def test_ucb_flips_where_it_is_said_to(seed, K, A):
     q = torch.randn(K, A, generator=torch.Generator().manual_seed(seed))

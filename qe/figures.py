@@ -140,6 +140,7 @@ def plot_health(health: pd.DataFrame) -> Figure:
         axes.set(xlabel="minutes", ylabel=ylabel)
         axes.set_xlim(left=0)
         axes.set_ylim(bottom=0)
+    row[0].set_yscale("log")  # random actions at first, a hundred times as fast as learning
     return figure
 
 

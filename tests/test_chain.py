@@ -73,7 +73,7 @@ def test_a_killed_search_leaves_no_process(tmp_path, wait):
     time.sleep(wait)
     process.kill()
     process.wait()
-    _, alive = psutil.wait_procs(found, timeout=20)
+    _, alive = psutil.wait_procs(found, timeout=60)
     for orphan in alive:
         orphan.kill()
     assert not alive

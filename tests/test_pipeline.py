@@ -79,7 +79,8 @@ def test_the_pipeline(tmp_path):
     assert "0.5" in copy.call("dvc", "params", "diff")
 
     # An experiment's value reaches its run, which is refused if it can't be.
-    failed = copy.call("dvc", "exp", "run", "-S", "ucb_infogain.temperature=0", ok=False)
+    wrong = ("-S", "ucb_infogain.temperature=0", f"{RUN}ucb_infogain-0")
+    failed = copy.call("dvc", "exp", "run", *wrong, ok=False)
     assert "temperature must be more than 0" in failed
 
 

@@ -140,9 +140,7 @@ def plot_health(health: pd.DataFrame) -> Figure:
         axes.set(xlabel="minutes", ylabel=ylabel)
         axes.set_xlim(left=0)
         axes.set_ylim(bottom=0)
-    row[0].set(
-        yscale="log", ylim=(10, None)
-    )  # random actions at first, a hundred times as fast as learning
+    row[0].set(yscale="log", ylim=(10, None))  # random actions at first are many times as fast
     return figure
 
 

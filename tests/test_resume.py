@@ -157,7 +157,7 @@ def test_interrupting_a_kernel_stops_and_running_the_cell_again_goes_on(tmp_path
 
 
 def test_a_killed_notebook_run_resumes_when_it_is_repeated(tmp_path):
-    frames = 20_000  # longer than its kernel lives on when papermill is gone, a second or two
+    frames = 12_000  # longer than its kernel lives on when papermill is gone, a second or two
     more = {"checkpoint_every": 0.05, "keep_network": True}
     script = (
         "from pathlib import Path; from qe.notebooks import execute\n"

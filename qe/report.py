@@ -52,7 +52,7 @@ COMMON = {
     "Longer, and larger": (
         Item("figures/scale/published.svg", "Double DQN beside MinAtar's published DQN (stars)."),
         Item("figures/scale/published.html", "The same at the end of the runs."),
-        Item("figures/scale/hour.svg", "An hour at the paper's size: speed, memory, checkpoints."),
+        Item("figures/scale/hour.svg", "A run at the paper's size: speed, memory, checkpoints."),
         Item("figures/scale/hour.html", "What it took."),
         Item("figures/scale/everything.html", "What all runs of the pipeline took."),
     ),

@@ -77,7 +77,7 @@ def test_the_page_on_faithfulness_names_parameters_that_exist_with_their_default
 def test_the_pipeline_depends_on_the_learning_modules():
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
     assert {Path(d).stem for d in stages["learning"]["deps"]} == set(LEARNING)
-    for name in ("minatar", "atari", "temperature", "lam", "long", "hour", "chain"):
+    for name in ("minatar", "atari", "temperature", "lam", "long", "hour", "freeway", "chain"):
         assert "results/code/learning.txt" in stages[name]["deps"], name
 
 

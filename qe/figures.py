@@ -177,10 +177,16 @@ def _with_legend(figure: Figure, grid: np.ndarray) -> Figure:
     return figure
 
 
-def plot_games(curves: pd.DataFrame, styles: dict[str, dict[str, Any]], columns: int = 3) -> Figure:
+def plot_games(
+    curves: pd.DataFrame,
+    styles: dict[str, dict[str, Any]],
+    columns: int = 3,
+    window: int = WINDOW,
+) -> Figure:
     """Learning curves game by game: mean over seeds, and the range of the seeds as a band.
 
-    `styles` gives every variant that is drawn its keywords for matplotlib, in the legend's order.
+    `styles` gives every variant that is drawn its keywords for matplotlib, in the legend's order;
+    `window` says how many games the curves are means of.
     """
     figure, grid, panels = _panels(sorted(curves["game"].unique()), columns)
     for axes, game in panels:
@@ -198,7 +204,7 @@ def plot_games(curves: pd.DataFrame, styles: dict[str, dict[str, Any]], columns:
         axes.set_title(game)
         _mark(axes, "")
     for axes in grid[:, 0]:
-        axes.set_ylabel(f"mean of {WINDOW} games")
+        axes.set_ylabel(f"mean of {window} games")
     return _with_legend(figure, grid)
 
 

@@ -156,8 +156,8 @@ def on_grid(frames: ArrayLike, values: ArrayLike, grid: ArrayLike) -> Floats:
     return np.where(at >= 0, np.asarray(values, dtype=float)[np.maximum(at, 0)], np.nan)
 
 
-def learning_curves(runs: pd.DataFrame, points: int = POINTS) -> pd.DataFrame:
-    """Every run's mean of 100 games on a grid of frames that all runs share.
+def learning_curves(runs: pd.DataFrame, points: int = POINTS, window: int = WINDOW) -> pd.DataFrame:
+    """Every run's mean of `window` games on a grid of frames that all runs share.
 
     Columns: game, variant, seed, frame, value. Before a run's first game there is no value.
     """
@@ -169,7 +169,7 @@ def learning_curves(runs: pd.DataFrame, points: int = POINTS) -> pd.DataFrame:
                 "variant": variant,
                 "seed": seed,
                 "frame": grid,
-                "value": on_grid(run["frame"], rolling_mean(run["return"]), grid),
+                "value": on_grid(run["frame"], rolling_mean(run["return"], window), grid),
             }
         )
         for (game, variant, seed), run in runs.groupby(["game", "variant", "seed"])

@@ -56,6 +56,11 @@ COMMON = {
         Item("figures/scale/hour.html", "What it took."),
         Item("figures/scale/everything.html", "What all runs of the pipeline took."),
     ),
+    "Learned, and lost again": (
+        Item("figures/forgetting/algorithms.svg", "Atari's Freeway, as means of ten games."),
+        Item("figures/forgetting/causes.svg", "Double DQN there, with one thing changed."),
+        Item("figures/forgetting/causes.html", "Mean return by tenths of the run."),
+    ),
     "Exploration on a chain": (
         Item(
             "figures/chain/chain.svg",

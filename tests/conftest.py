@@ -62,6 +62,8 @@ def results(tmp_path: Path) -> Path:
                     write_run(directory / str(seed), 5.0 + value, seed, config)
         write_run(root / "long" / "minatar" / game / "double_dqn" / "0", 5.0, 7, config)
     write_run(root / "hour" / "atari" / "Pong" / "ucb" / "0", 5.0, 7, config | {"suite": "atari"})
+    for group in ("freeway_epsilon", "freeway_replay"):
+        write_run(root / group / "atari" / "Breakout" / "double_dqn" / "0", 5.0, 7, reduced)
     for i, algorithm in enumerate(ALGORITHMS):
         rows = [
             chain.Search(n, seed, n + seed + i, True, "test") for n in (4, 8) for seed in (0, 1)

@@ -74,7 +74,7 @@ def test_parameters_explain_themselves(algorithm):
 
 def test_the_analysis_and_the_report_from_a_small_results_folder(results):
     where = {"results": str(results)}
-    for name in ("paper", "sweeps", "scale", "exploration_chain"):
+    for name in ("paper", "sweeps", "scale", "forgetting", "exploration_chain"):
         notebooks.execute(NOTEBOOKS / f"{name}.ipynb", where, name)
     for suite in ("minatar", "atari"):
         for name in ("tables", "curves", "statistics"):

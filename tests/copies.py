@@ -57,7 +57,7 @@ def small(where: Path, algorithms: Sequence[str] = SOME) -> Copy:
     """The repository with one game, some algorithms and runs of seconds."""
     shipped = (
         "chain", "ensembles", "freeway_epsilon", "freeway_replay", "hour", "long", "paper",
-        "published", "search",
+        "published", "runs/atari/Freeway/double_dqn", "search",
     )  # fmt: skip
     for name in ("qe", "notebooks", *(f"results/{name}" for name in shipped),
                  ".dvc/config", ".dvcignore", ".gitignore", "dvc.yaml", "params.yaml"):  # fmt: skip
@@ -74,7 +74,6 @@ def small(where: Path, algorithms: Sequence[str] = SOME) -> Copy:
     stages = yaml.safe_load(pipeline.read_text().replace(every, some))
     for slow in ("ensembles", "hour", "long", "freeway", "chain"):
         del stages["stages"][slow]  # their figures are made from the shipped
-    del stages["stages"]["forgetting"]  # it reads Atari's grid, of which the copy has none
     stages["metrics"] = [path for path in stages["metrics"] if "atari" not in path]
     pipeline.write_text(yaml.safe_dump(stages, sort_keys=False))
     copy.set("minatar", value={

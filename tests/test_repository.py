@@ -102,12 +102,17 @@ def git(*words: str) -> subprocess.CompletedProcess[str]:
     git("rev-parse", "--is-shallow-repository").stdout.strip() != "false",
     reason="needs the whole history",
 )
-def test_every_shipped_run_names_a_commit_of_this_history():
+def test_every_shipped_run_names_a_commit_of_this_history_that_has_its_code(tmp_path, monkeypatch):
     shipped = git("ls-files", "results/**/run.json").stdout.split()
     assert shipped
-    commits = {json.loads((ROOT / path).read_text())["commit"] for path in shipped}
-    for commit in commits:
+    runs = [json.loads((ROOT / path).read_text()) for path in shipped]
+    monkeypatch.setattr(provenance, "PACKAGE", tmp_path)
+    for commit, code in {(run["commit"], run["code"]) for run in runs}:
         assert git("merge-base", "--is-ancestor", commit, "HEAD").returncode == 0, commit
+        for name in LEARNING:
+            then = git("show", f"{commit}:qe/{name}.py").stdout
+            (tmp_path / f"{name}.py").write_text(then)
+        assert provenance.code_fingerprint() == code, commit
 
 
 @pytest.mark.parametrize("suite", ["minatar", "atari"])

@@ -58,6 +58,7 @@ COMMON = {
     ),
     "Learned, and lost again": (
         Item("figures/forgetting/algorithms.svg", "Atari's Freeway, as means of ten games."),
+        Item("figures/forgetting/kept.html", "For how long they score 15 or more, and what."),
         Item("figures/forgetting/causes.svg", "Double DQN there, with one thing changed."),
         Item("figures/forgetting/causes.html", "Mean return by tenths of the run."),
     ),

@@ -23,6 +23,9 @@ def write_run(directory: Path, level: float, seed: int, config: dict) -> None:
     pd.DataFrame({"frame": [4000, 8000], "step": [4000, 8000], "game": 1, "return": level}).to_csv(
         directory / "evaluations.csv", index=False
     )
+    pd.DataFrame({"frame": [4000, 8000], "agreement": 0.9}).to_csv(
+        directory / "diagnostics.csv", index=False
+    )
     pd.DataFrame({
         "seconds": [30.0, 60.0], "frame": [4000, 8000], "steps_per_second": 133.3,
         "memory_gb": 0.5, "checkpoint_seconds": 0.1,

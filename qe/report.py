@@ -142,8 +142,8 @@ def build(results: Path) -> str:
         "<meta name=viewport content='width=device-width, initial-scale=1'>"
         f"<title>UCB Exploration via Q-Ensembles: results</title><style>{CSS}</style></head><body>"
         "<h1>UCB Exploration via Q-Ensembles: results</h1>"
-        "<p>Made from the logs in <code>results/runs</code> and <code>results/sweeps</code>. The "
-        "last section has the numbers that the paper published; all others are this project's, "
-        "but for what is called published.</p>"
+        "<p>Made from the logs in <code>results</code>. The last section has the numbers "
+        "that the paper published; all others are this project's, but for what is called "
+        "published.</p>"
         f"<nav>{links}</nav>{''.join(parts)}</body></html>\n"
     )

@@ -75,8 +75,8 @@ def estimate_grid(params: Path, asked: int | None, price: float | None) -> str:
     lines = [
         pd.DataFrame(rows).to_string(index=False),
         "Memory and disk are of one run; the disk holds its replay and checkpoints, and is free "
-        "again when it is finished. Not counted: frozen evaluations, and what is outside the grid "
-        "and its sweeps (the groups of params.yaml that have frames of their own, the chain).",
+        "again when it is finished. Not counted: frozen evaluations, and whatever else than "
+        "the suites' grids and the sweeps params.yaml has.",
         f"{len(runs)} runs, {workers} at once on this machine: {duration(wall)}.",
     ]
     if price is not None:

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup test torture bench repro sweep lab format clean
+.PHONY: help setup test slow torture bench repro lab format clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -24,23 +24,22 @@ test: $(STAMP)  ## check style and types, then run the tests
 	$(BIN)/mypy qe
 	$(BIN)/python -m pytest
 
-torture: $(STAMP)  ## kill runs at random moments and compare with uninterrupted ones (10 minutes)
+slow: $(STAMP)  ## the tests that `make test` leaves out, for their length
+	$(BIN)/python -m pytest -m slow
+
+torture: $(STAMP)  ## attack runs and compare them with runs left alone (20 minutes)
 	$(BIN)/python -m tests.torture
 
 .bench/.installed: benchmarks/requirements.txt $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target .bench -r $<
 	@touch $@
 
-bench: .bench/.installed  ## measure the speed, side by side with others (15 minutes)
+bench: .bench/.installed  ## measure the speed, side by side with others (20 minutes)
 	$(BIN)/python -m benchmarks
 
 repro: $(STAMP)  ## run what is stale, then rebuild every table and figure
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/dvc repro --keep-going
 	@$(BIN)/python -m qe show
-
-sweep: $(STAMP)  ## make what is stale on all cores, then rebuild every table and figure
-	$(BIN)/python -m qe sweep
-	@$(MAKE) --no-print-directory repro
 
 lab: $(STAMP)  ## open the notebooks in JupyterLab, which asks nobody for news or updates
 	$(BIN)/jupyter lab notebooks --LabApp.news_url=None \

@@ -16,9 +16,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks import contenders
 from benchmarks.measure import HUGE, SMALL, Worker, interleave
 from qe import RESULTS, ROOT, envs
-from qe.figures import save, use_style
+from qe.analysis.figures import save, use_style
 from qe.network import QEnsemble
-from qe.provenance import git_commit, machine
+from qe.runs.provenance import git_commit, machine
 
 OUT = RESULTS / "benchmarks"
 KS, BATCHES = (1, 2, 5, 10, 20, 50), (32, 64, 128, 256)
@@ -52,8 +52,8 @@ def operations(suite: str, K: int, batch: int = 32) -> tuple[float, float]:
     config = contenders.config_of(suite, K)
     env = envs.make(config, np.random.default_rng(0))
     with torch.device("meta"):
-        network = QEnsemble.of(config, env.frame_shape, env.n_actions)
-    return counter.get_total_flops(), 32 * sum(p.numel() for p in network.parameters())
+        network = QEnsemble(config, env.frame_shape, env.n_actions)
+    return counter.get_total_flops(), 32 * network.size
 
 
 def update(rounds: int) -> pd.DataFrame:
@@ -83,7 +83,10 @@ def update(rounds: int) -> pd.DataFrame:
 
 
 KINDS = {
-    "mkldnn::_linear_pointwise": "the heads' products",
+    **dict.fromkeys(
+        ("mkldnn::_linear_pointwise", "aten::addmm", "aten::mm", "aten::baddbmm", "aten::bmm"),
+        "the heads' products",
+    ),
     "aten::mkldnn_convolution": "convolutions",
     "aten::convolution_backward": "convolutions",
     "aten::_fused_adam_": "Adam",
@@ -121,6 +124,8 @@ def agent(rounds: int) -> pd.DataFrame:
     agents = {
         f"Pong, {sb3}": Worker("sb3", SMALL, **pong),
         "Pong, Double DQN": Worker("ours", HUGE, K=1, **pong),
+        "Pong, Double DQN, bfloat16": Worker("ours", HUGE, K=1, precision="bfloat16", **pong),
+        "Pong, UCB, K = 10, bfloat16": Worker("ours", HUGE, K=10, precision="bfloat16", **pong),
         "Pong, UCB, K = 10": Worker("ours", HUGE, K=10, **pong),
         f"MinAtar, {sb3}": Worker("sb3", SMALL, **breakout),
         "MinAtar, Double DQN": Worker("ours", HUGE, K=1, **breakout),
@@ -136,13 +141,32 @@ def agent(rounds: int) -> pd.DataFrame:
         seconds, game = found[name], name.split(",")[0]
         peer = found[f"{game}, {sb3}"]
         more = {"steps/s": 1 / np.median(seconds), "x peer": np.median(peer / seconds)}
-        if "DQN" in name.replace(sb3, "") or "UCB" in name:
+        if name.endswith("bfloat16"):
+            exact = found[name.removesuffix(", bfloat16")]
+            more["x float32"] = np.median(exact / seconds)
+        elif "DQN" in name.replace(sb3, "") or "UCB" in name:
             suite, K = "atari" if game == "Pong" else "minatar", 10 if "UCB" in name else 1
             least = floor(suite, K, found) / contenders.config_of(suite, K).update_every
             more["bound x peer"] = np.median(peer / least)
         if name == "MinAtar, UCB, K = 10":
             more["x loop"] = np.median(found[loop] / seconds)
         rows.append(row(name, seconds, **more))
+    return pd.DataFrame(rows)
+
+
+def choosing(rounds: int) -> pd.DataFrame:
+    """(g) Choosing an action: asking the network, and all of it."""
+    rows = []
+    for suite, K in product(("minatar", "atari"), (1, 10)):
+        workers = {
+            part: Worker("choosing", HUGE, suite=suite, K=K, alone=part == "network")
+            for part in ("network", "all")
+        }
+        found = interleave(workers, rounds, repeats=5)
+        rows += [
+            row(f"{suite} K={K} {part}", values, us=1e6 * np.median(values))
+            for part, values in found.items()
+        ]
     return pd.DataFrame(rows)
 
 
@@ -230,7 +254,7 @@ def figure() -> None:
 
 PARTS: dict[str, Callable[[int], pd.DataFrame]] = {
     "update": update, "agent": agent, "replay": replay, "growth": growth, "processes": processes,
-    "profile": profile,
+    "profile": profile, "choosing": choosing,
 }  # fmt: skip
 
 

@@ -69,12 +69,26 @@ def memory(megabytes: int = 256) -> Contender:
 SHORT = {"eval_every": 0, "replay_size": 50_000, "epsilon": [[0, 0.1]], "log_every": 1_000}
 
 
-def ours(suite: str, K: int, learning_starts: int, steps: int) -> Contender:
+def ours(
+    suite: str, K: int, learning_starts: int, steps: int, precision: str = "float32"
+) -> Contender:
     """The agent of this project, at its settings, all but always asking its network."""
+    from qe.runs.records import Diary
     from qe.train import Trainer
 
-    trainer = Trainer(config_of(suite, K, learning_starts=learning_starts, **SHORT))
-    return Contender(lambda: [trainer.step() for _ in range(steps)], steps)
+    values = {"learning_starts": learning_starts, "precision": precision, **SHORT}
+    rows = Diary(Trainer(config_of(suite, K, **values))).keep()
+    return Contender(lambda: [next(rows) for _ in range(steps)], steps)
+
+
+def choosing(suite: str, K: int, alone: bool) -> Contender:
+    """An action without learning: all that it takes, or asking the network alone."""
+    from qe.train import Trainer
+
+    trainer = Trainer(config_of(suite, K, **SHORT))
+    state, agent, ask = trainer.view.frames[None], trainer.agent, trainer.learner.q_values
+    return Contender(lambda: [ask(state) if alone else agent.act(state, 0.0) for _ in range(100)],
+                     100)  # fmt: skip
 
 
 def straightforward(K: int, learning_starts: int, steps: int) -> Contender:

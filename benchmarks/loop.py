@@ -17,12 +17,21 @@ from qe.network import TRUNKS
 from qe.replay import Batch, Replay
 
 
+def trunk(config: Config, depth: int) -> nn.Sequential:
+    """The suite's convolutions, as modules."""
+    layers: list[nn.Module] = []
+    for width, (kernel, stride) in zip(config.channels, TRUNKS[config.suite], strict=True):
+        layers += [nn.Conv2d(depth, width, kernel, stride), nn.ReLU()]
+        depth = width
+    return nn.Sequential(*layers, nn.Flatten())
+
+
 class LoopEnsemble(nn.Module):
     def __init__(self, config: Config, frame_shape: tuple[int, ...], n_actions: int) -> None:
         super().__init__()
         self.scale = 1 / 255 if config.suite == "atari" else 1.0
         channels = config.history * frame_shape[0]
-        self.trunk = TRUNKS[config.suite](channels, config.channels)
+        self.trunk = trunk(config, channels)
         features = self.trunk(torch.zeros(1, channels, *frame_shape[1:])).shape[1]
         self.heads = nn.ModuleList(
             nn.Sequential(

@@ -12,20 +12,20 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack, VecTransposeImage
 from torch import Tensor, nn
 
+from benchmarks.loop import trunk
 from qe.config import Config
-from qe.network import minatar_trunk
 
 
 class MinAtarFeatures(BaseFeaturesExtractor):
     """MinAtar's convolution and a hidden layer: what our network has below its last layer."""
 
-    def __init__(self, space: gymnasium.Space, channels: tuple[int, ...], hidden: int) -> None:
-        super().__init__(space, hidden)
+    def __init__(self, space: gymnasium.Space, config: Config) -> None:
+        super().__init__(space, config.hidden)
         shape = space.shape
         assert shape is not None
-        trunk = minatar_trunk(shape[0], channels)
-        features = trunk(torch.zeros(1, *shape)).shape[1]
-        self.net = nn.Sequential(trunk, nn.Linear(features, hidden), nn.ReLU())
+        below = trunk(config, shape[0])
+        features = below(torch.zeros(1, *shape)).shape[1]
+        self.net = nn.Sequential(below, nn.Linear(features, config.hidden), nn.ReLU())
 
     def forward(self, x: Tensor) -> Tensor:
         return self.net(x)
@@ -56,7 +56,7 @@ def sb3_model(config: Config) -> DQN:
         kwargs = {
             "net_arch": [],
             "features_extractor_class": MinAtarFeatures,
-            "features_extractor_kwargs": {"channels": config.channels, "hidden": config.hidden},
+            "features_extractor_kwargs": {"config": config},
         }
     return DQN(
         policy,

@@ -2,7 +2,7 @@
 
 Units, used everywhere in this package:
 
-- *frame*: one emulator frame (4 per action on Atari, 1 on MinAtar and the chain);
+- *frame*: one emulator frame (4 per action on Atari, 1 on MinAtar and DeepSea);
 - *step*: one action of the agent;
 - *update*: one gradient step.
 """

@@ -1,16 +1,40 @@
 """The command line: `python -m qe run --suite minatar --game Breakout --algorithm ucb`."""
 
-import argparse
-import json
+import os
 import signal
 import sys
-from collections.abc import Sequence
+
+
+def _stopped_early(*_: object) -> None:
+    os.write(2, b"qe: Stopped.\n")
+    os._exit(130)
+
+
+SCRIPT = sys.argv[0].endswith("/qe")  # called as `qe`
+# Ctrl-C gets its sentence from the first moment on; `main` takes over.
+ASKED = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not ignored, as by nohup
+if ASKED and (SCRIPT or __name__ == "__main__"):
+    signal.signal(signal.SIGINT, _stopped_early)
+
+# ruff: noqa: E402
+import argparse
+import json
+import shlex
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+
+import shtab
 
 from qe import RESULTS
-from qe.config import ALGORITHMS, Config, ConfigError, configure
-from qe.notebooks import Asked
+from qe.config import Config, ConfigError, configure
+from qe.selectors import ALGORITHMS
+
+Arguments = argparse.Namespace
+NAME = "qe" if SCRIPT else "python -m qe"
+SUITES = get_args(Config.model_fields["suite"].annotation)
+# torch takes a second to import, papermill two: each command imports what it needs, once its words
+# are known to be right.
 
 
 def parse_value(name: str, text: str) -> Any:
@@ -20,7 +44,7 @@ def parse_value(name: str, text: str) -> Any:
         return text
     try:
         value = json.loads(text.replace("_", "").lower())
-    except json.JSONDecodeError:
+    except ValueError:  # no number, or one of thousands of digits
         return text
     # 1e6 frames are meant as a whole number.
     whole = isinstance(field.default, int) and isinstance(value, float) and value.is_integer()
@@ -45,121 +69,6 @@ def parse_parameters(words: list[str]) -> dict[str, Any]:
     return values
 
 
-def print_parameters(profile: str, suite: str) -> None:
-    config = configure(profile, suite=suite, **({"game": "Breakout"} if suite == "minatar" else {}))
-    for name, field in Config.model_fields.items():
-        if name != "profile":
-            print(f"--{name:<17} {getattr(config, name)!s:<34} {field.description}")
-
-
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m qe", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    run = commands.add_parser(
-        "run",
-        help="train one agent",
-        description="Train one agent. Takes every parameter as --name value: "
-        "`python -m qe parameters` lists them.",
-    )
-    run.add_argument("--out", help="directory (default: one of its own under results/scratch)")
-    run.add_argument("--overwrite", action="store_true", help="make a finished run again")
-    run.add_argument("--profile", default="default", help="parameters to start from")
-
-    listing = commands.add_parser("parameters", help="list every parameter of a run")
-    listing.add_argument("--suite", default="atari")
-    listing.add_argument("--profile", default="default")
-
-    execute = commands.add_parser("execute", help="one run of the pipeline, as params.yaml says")
-    for name in ("suite", "game", "algorithm"):
-        execute.add_argument(f"--{name}", required=True)
-    execute.add_argument("--seed", type=int, required=True)
-    execute.add_argument("--sweep", help="name=value of a parameter of the algorithm")
-    execute.add_argument("--group", help="the section of params.yaml that has its settings")
-
-    sweep = commands.add_parser(
-        "sweep",
-        help="make all stale runs, in parallel",
-        description="Make the runs that DVC calls stale, in parallel, and have DVC record them. "
-        "Stopped or killed, and called again, it goes on where it was.",
-    )
-    sweep.add_argument("targets", nargs="*", help="stages or groups of dvc.yaml (default: all)")
-    sweep.add_argument("--workers", type=int, help="runs at once (default: one a core)")
-    sweep.add_argument("--retries", type=int, default=1, help="of a run that fails (1)")
-    sweep.add_argument("--dry", action="store_true", help="only say what would be run")
-    sweep.add_argument("--cluster", choices=["slurm"], help="make them as jobs of a cluster")
-    slurm = sweep.add_argument_group("with --cluster slurm")
-    slurm.add_argument("--partition", help="(the cluster's default)")
-    slurm.add_argument("--hours", type=float, default=24.0, help="time limit of a job (24)")
-    slurm.add_argument("--parallel", type=int, default=64, help="jobs at once (64)")
-    slurm.add_argument("--gpus", type=int, default=0, help="of each job (0)")
-    slurm.add_argument("--per-job", type=int, default=1, help="runs packed into a job (1)")
-    slurm.add_argument("--memory", type=float, help="GB of each run (what it needs)")
-    slurm.add_argument("--sbatch", action="append", default=[], help="name=value, as sbatch has it")
-
-    estimate = commands.add_parser(
-        "estimate",
-        help="what a grid of runs will take: time, memory, disk, money",
-        description="Measure this machine for some seconds, and predict what a grid will take.",
-    )
-    estimate.add_argument("--params", type=Path, default=Path("params.yaml"), help="the grid")
-    estimate.add_argument("--workers", type=int, help="runs at once (default: one a core)")
-    estimate.add_argument("--price", type=float, help="of this machine for an hour")
-
-    clean = commands.add_parser("clean", help="code as text, without what changes no result")
-    clean.add_argument("source", help="a notebook, or `learning`: the modules that runs depend on")
-    clean.add_argument("text", type=Path)
-
-    analyse = commands.add_parser("analyse", help="one analysis notebook of the pipeline")
-    analyse.add_argument("notebook", help="paper, tables, curves, statistics, sweeps, ...")
-    analyse.add_argument("--suite", help="whose runs to read, where the notebook reads one's")
-
-    verify = commands.add_parser(
-        "verify", help="make the beginning of a finished run again, and compare"
-    )
-    verify.add_argument("run", type=Path, help="the run's directory")
-    verify.add_argument("--steps", type=int, default=20_000, help="to make again (20 000)")
-
-    watch = commands.add_parser(
-        "watch", help="a video of a run's game, and of what its heads think"
-    )
-    watch.add_argument("run", type=Path, help="the directory of a run that kept its network")
-    watch.add_argument("--out", type=Path, help="an .mp4 or a .gif (default: an .mp4 here)")
-    watch.add_argument("--seed", type=int, default=0, help="of the game (0)")
-    watch.add_argument("--steps", type=int, default=600, help="of the game, at most (600)")
-    watch.add_argument("--fps", type=int, default=10, help="steps a second (10)")
-
-    chain = commands.add_parser("chain", help="games until the chain's far end is found")
-    chain.add_argument("algorithm", choices=ALGORITHMS)
-
-    commands.add_parser("report", help="all tables and figures on one page")
-    commands.add_parser("show", help="the main tables, and where the rest is")
-    return parser
-
-
-def command_run(args: argparse.Namespace, rest: list[str]) -> None:
-    config = configure(args.profile, **parse_parameters(rest))
-    from qe.estimate import describe  # torch takes a second: not before a typo is refused
-    from qe.run import run
-
-    print(describe(config), flush=True)
-    print(run(config, args.out, overwrite=args.overwrite))
-
-
-def parse_execute(words: Sequence[str]) -> Asked:
-    """The words after `execute`."""
-    args = build_parser().parse_args(["execute", *words])
-    name, _, text = (args.sweep or "").partition("=")
-    swept = (name, parse_value(name, text)) if name else None
-    return Asked(args.suite, args.game, args.algorithm, args.seed, swept, args.group)
-
-
-def command_execute(words: Sequence[str]) -> None:
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # Slurm's; meant for the job that runs this
-    from qe.notebooks import execute_run
-
-    execute_run(parse_execute(words))
-
-
 def parse_options(words: list[str]) -> dict[str, str]:
     """`name=value`, as sbatch has them."""
     for word in words:
@@ -168,22 +77,97 @@ def parse_options(words: list[str]) -> dict[str, str]:
     return dict(word.split("=", 1) for word in words)
 
 
-def command_sweep(args: argparse.Namespace) -> int:
-    from qe.estimate import choose_workers, memory_of
-    from qe.notebooks import read_params
-    from qe.pipeline import stale
-    from qe.sweep import Clock, Local, Place, hold, sweep
+# --- what users call -------------------------------------------------------------------------
 
-    read_params()  # refuses a wrong folder before the lock is made in it
-    with hold():
-        runs = stale(args.targets)
-        configs = [run.config for run in runs]
+
+def command_run(args: Arguments) -> None:
+    values = parse_parameters(args.rest)
+    config = configure(args.profile, **values)
+    if "game" not in values:
+        raise ConfigError("game must be given: --suite minatar --game Breakout, for example.")
+    from qe.runs.estimate import describe
+    from qe.runs.session import check_resources, directory_for, run
+    from qe.runs.status import status
+
+    directory = directory_for(config, args.out)
+    if args.overwrite or status(directory, config) in ("new", "resumable"):
+        check_resources(config, directory)  # before the prediction, which takes some of them
+        print(describe(config), flush=True)
+    print(run(config, directory, overwrite=args.overwrite))
+
+
+def command_parameters(args: Arguments) -> None:
+    game = {"game": "Breakout"} if args.suite == "minatar" else {}
+    config = configure(args.profile, suite=args.suite, **game)
+    for name, field in Config.model_fields.items():
+        if name not in ("profile", "source"):
+            print(f"--{name:<17} {getattr(config, name)!s:<34} {field.description}")
+
+
+def command_games(args: Arguments) -> None:
+    from qe.games import DEEPSEA, MINATAR, atari_games
+
+    print(f"minatar: {', '.join(MINATAR)}")
+    print(f"deepsea: N{DEEPSEA[0]} to N{DEEPSEA[1]}, so many rows and columns")
+    print(f"atari: {', '.join(atari_games())}")
+
+
+def command_estimate(args: Arguments) -> None:
+    from qe.runs.estimate import estimate_all
+
+    print(estimate_all(args.params, args.workers, args.price))
+
+
+def command_verify(args: Arguments) -> None:
+    from qe.runs.verify import verify
+
+    steps, games = verify(args.run, args.steps)
+    print(f"{args.run}: the same, byte for byte, up to step {steps:,} ({games:,} games).")
+
+
+def command_compare(args: Arguments) -> None:
+    from qe.analysis.compare import compare
+
+    print(compare(args.runs, args.out))
+
+
+def command_watch(args: Arguments) -> None:
+    from qe.explore.video import watch
+
+    print(watch(args.run, args.out, seed=args.seed, max_steps=args.steps, fps=args.fps))
+
+
+def command_random(args: Arguments) -> None:
+    from qe.games import MINATAR
+    from qe.runs.random_play import measure
+
+    games = args.game or ([*MINATAR] if args.suite == "minatar" else [])
+    if not games:
+        raise ConfigError("game must be given: --game Pong --game Qbert.")
+    print(measure(args.suite, games, args.games, args.out))
+
+
+# --- what the pipeline calls -----------------------------------------------------------------
+
+
+def command_make(args: Arguments) -> int:
+    from qe.runs.estimate import choose_workers, memory_of
+    from qe.runs.experiments import read_params, runs_of
+    from qe.runs.make import Clock, Local, Place, hold, make
+    from qe.runs.signals import die_with_parent
+
+    die_with_parent()
+    declared = list(runs_of(args.experiment, read_params()))
+    with hold(args.experiment):
+        runs = [run for run in declared if not run.finished()]
+        print(f"{args.experiment}: {len(declared)} runs, {len(runs)} of them to be made.")
         if args.dry or not runs:
-            print("\n".join(run.stage for run in runs) or "No run is stale.")
+            print("\n".join(run.name for run in runs))
             return 0
+        configs = [run.config for run in runs]
         place: Place
         if args.cluster:
-            from qe.cluster import Options, Slurm
+            from qe.runs.cluster import Options, Slurm
 
             options = Options(
                 partition=args.partition,
@@ -199,105 +183,182 @@ def command_sweep(args: argparse.Namespace) -> int:
         else:
             workers = choose_workers(configs, args.workers)
             place = Local(workers, args.retries)
-        print(f"{len(runs)} runs are stale; up to {workers} at once.", file=sys.stderr)
-        return 1 if sweep(runs, place, Clock(runs, workers)) else 0
+        print(f"Up to {workers} at once.", flush=True)
+        return 1 if make(runs, place, Clock(runs, workers)) else 0
 
 
-def command_clean(args: argparse.Namespace) -> None:
-    from qe.clean import clean
-    from qe.provenance import learning_code
+def command_execute(args: Arguments) -> None:
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # Slurm's; meant for the job that runs this
+    from qe.runs.experiments import find_run
+    from qe.runs.notebooks import execute_run
 
-    text = learning_code() if args.source == "learning" else clean(Path(args.source))
-    args.text.parent.mkdir(parents=True, exist_ok=True)
-    args.text.write_text(text)
-
-
-def command_analyse(args: argparse.Namespace) -> None:
-    from qe.notebooks import die_with_parent, execute
-
-    die_with_parent()
-    suite = {"suite": args.suite} if args.suite else {}
-    name = "-".join([args.notebook, *suite.values()])
-    execute(Path("notebooks", f"{args.notebook}.ipynb"), suite, name)
+    execute_run(lambda: find_run(args.experiment, args.game, args.variant, args.seed))
 
 
-def command_verify(args: argparse.Namespace) -> None:
-    from qe.verify import verify
-
-    steps, games = verify(args.run, args.steps)
-    print(f"{args.run}: the same, byte for byte, up to step {steps:,} ({games:,} games).")
-
-
-def command_watch(args: argparse.Namespace) -> None:
-    from qe.video import watch
-
-    print(watch(args.run, args.out, seed=args.seed, max_steps=args.steps, fps=args.fps))
-
-
-def command_chain(args: argparse.Namespace) -> None:
-    from qe.chain import check, explore
-    from qe.notebooks import die_with_parent, read_params
+def command_analyse(args: Arguments) -> None:
+    from qe.runs.experiments import EXECUTED
+    from qe.runs.notebooks import execute
+    from qe.runs.signals import die_with_parent
 
     die_with_parent()
-    section = read_params().get("chain", {})
-    check(section)
-    explore(args.algorithm, **section, out=RESULTS / "chain" / f"{args.algorithm}.csv")
+    values = {"experiment": args.experiment} if args.experiment else {}
+    name = "-".join([args.notebook, *values.values()])
+    execute(Path("notebooks", f"{args.notebook}.ipynb"), values, EXECUTED / f"{name}.ipynb")
 
 
-def command_report() -> None:
-    from qe.report import build
+def command_report(args: Arguments) -> None:
+    from qe.analysis.report import build
+    from qe.runs.checkpoint import write_atomically
 
-    (RESULTS / "report.html").write_text(build(RESULTS))
+    write_atomically(RESULTS / "report.html", build(RESULTS))
 
 
-def command_show() -> None:
-    for table in sorted((RESULTS / "tables").glob("*/max_mean.md")):  # the paper's last
-        print("\nHighest mean return of 100 consecutive games:\n")
-        print(table.read_text())
-    print("Tables in results/tables, figures in results/figures; all of them: results/report.html")
+def command_show(args: Arguments) -> None:
+    for table in sorted((RESULTS / "analysis" / "tables").glob("*/max_mean.md")):
+        print(f"\nHighest mean return of 100 consecutive games:\n\n{table.read_text()}")
+    print("Tables and figures are in results/analysis; all on one page: results/report.html")
+
+
+# --- the words -------------------------------------------------------------------------------
+
+Command = tuple[Callable[[Arguments], int | None], str]
+USERS: dict[str, Command] = {
+    "run": (command_run, "train one agent"),
+    "parameters": (command_parameters, "list every parameter of a run"),
+    "games": (command_games, "list the games of the three suites"),
+    "estimate": (command_estimate, "what the runs of params.yaml will take: time, memory, money"),
+    "verify": (command_verify, "make the beginning of a finished run again, and compare"),
+    "compare": (command_compare, "draw two or more runs into one figure"),
+    "random": (command_random, "what random play scores, the zero of normalized scores"),
+    "watch": (command_watch, "a video of a run's game, and of what its heads think"),
+}
+PIPELINE: dict[str, Command] = {
+    "make": (command_make, "the runs of an experiment, on all cores or on a cluster"),
+    "execute": (command_execute, "one run of an experiment, through its notebook"),
+    "analyse": (command_analyse, "one analysis notebook"),
+    "report": (command_report, "all tables and figures on one page"),
+    "show": (command_show, "the main tables, and where the rest is"),
+}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    def listed(title: str, commands: dict[str, Command]) -> str:
+        lines = [f"  {name:<12}{about}" for name, (_, about) in commands.items()]
+        return "\n".join([f"{title}:", *lines])
+
+    parser = argparse.ArgumentParser(
+        prog=NAME,
+        usage=f"{NAME} COMMAND ...",
+        description=f"{__doc__}\n\n{listed('what users call', USERS)}\n\n"
+        f"{listed('what the pipeline calls', PIPELINE)}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    shtab.add_argument_to(parser)  # --print-completion bash, or zsh
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", help=argparse.SUPPRESS
+    )
+    made = {
+        name: commands.add_parser(name, description=about.capitalize() + ".")
+        for name, (_, about) in (USERS | PIPELINE).items()
+    }
+    run = made["run"]
+    run.usage = f"{NAME} run --suite SUITE --game GAME [--algorithm NAME] [--name value ...]"
+    run.description = (
+        f"Train one agent. SUITE: {', '.join(SUITES)}; GAME: `python -m qe games` lists them; "
+        f"NAME: {', '.join(ALGORITHMS)}. Takes every parameter of a run, --frames 100000, --seed "
+        "1, --lam 0.5, --K 10: `python -m qe parameters` lists all."
+    )
+    run.add_argument("--out", help="directory (default: one of its own under results/scratch)")
+    run.add_argument("--overwrite", action="store_true", help="make a finished run again")
+    run.add_argument("--profile", default="default", help="parameters to start from")
+
+    made["parameters"].add_argument("--suite", default="atari")
+    made["parameters"].add_argument("--profile", default="default")
+
+    estimate = made["estimate"]
+    estimate.add_argument("--params", type=Path, default=Path("params.yaml"), help="the runs")
+    estimate.add_argument("--workers", type=int, help="runs at once (default: one a core)")
+    estimate.add_argument("--price", type=float, help="of this machine for an hour")
+
+    made["verify"].add_argument("run", type=Path, help="the run's directory")
+    made["verify"].add_argument("--steps", type=int, default=20_000, help="to make again (20 000)")
+
+    made["compare"].add_argument("runs", type=Path, nargs="+", metavar="RUN", help="directories")
+    made["compare"].add_argument("--out", type=Path, default=Path("compare.svg"), help="figure")
+
+    random = made["random"]
+    random.add_argument("--suite", default="minatar")
+    random.add_argument("--game", action="append", help="once for each (minatar: all five)")
+    random.add_argument("--games", type=int, default=1000, help="games to play of each (1000)")
+    random.add_argument("--out", type=Path, default=RESULTS / "reference" / "random", help="folder")
+
+    watch = made["watch"]
+    watch.add_argument("run", type=Path, help="the directory of a run that kept its network")
+    watch.add_argument("--out", type=Path, help="an .mp4 or a .gif (default: an .mp4 here)")
+    watch.add_argument("--seed", type=int, default=0, help="of the game (0)")
+    watch.add_argument("--steps", type=int, default=600, help="of the game, at most (600)")
+    watch.add_argument("--fps", type=int, default=10, help="steps a second (10)")
+
+    make = made["make"]
+    make.description = (
+        "Make the runs of an experiment that are not finished. Stopped or killed, and called "
+        "again, it goes on where it was. The variable QE_MAKE holds more words for it, such as "
+        "--cluster slurm."
+    )
+    make.add_argument("experiment", help="of params.yaml")
+    make.add_argument("--workers", type=int, help="runs at once (default: one a core)")
+    make.add_argument("--retries", type=int, default=1, help="of a run that fails (1)")
+    make.add_argument("--dry", action="store_true", help="only say what would be made")
+    make.add_argument("--cluster", choices=["slurm"], help="make them as jobs of a cluster")
+    slurm = make.add_argument_group("with --cluster slurm")
+    slurm.add_argument("--partition", help="(the cluster's default)")
+    slurm.add_argument("--hours", type=float, default=24.0, help="time limit of a job (24)")
+    slurm.add_argument("--parallel", type=int, default=64, help="jobs at once (64)")
+    slurm.add_argument("--gpus", type=int, default=0, help="of each job (0)")
+    slurm.add_argument("--per-job", type=int, default=1, help="runs packed into a job (1)")
+    slurm.add_argument("--memory", type=float, help="GB of each run (what it needs)")
+    slurm.add_argument("--sbatch", action="append", default=[], help="name=value, as sbatch has it")
+
+    for name in ("experiment", "game", "variant", "seed"):
+        made["execute"].add_argument(name)
+    made["analyse"].add_argument("notebook", help="paper, tables, curves, statistics, ...")
+    made["analyse"].add_argument("--experiment", help="whose runs to read, where it reads one's")
+    return parser
+
+
+def more_words() -> list[str]:
+    """What the variable QE_MAKE adds to `make`."""
+    try:
+        return shlex.split(os.environ.get("QE_MAKE", ""))
+    except ValueError as error:
+        raise ConfigError(f"QE_MAKE must be words as a shell has them: {error}.") from None
 
 
 def main(words: list[str] | None = None) -> int:
+    if signal.getsignal(signal.SIGINT) is _stopped_early:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     parser = build_parser()
     words = sys.argv[1:] if words is None else words
-    args, rest = parser.parse_known_args(words)
-    if rest and args.command != "run":
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
-        match args.command:
-            case "run":
-                command_run(args, rest)
-            case "parameters":
-                print_parameters(args.profile, args.suite)
-            case "execute":
-                command_execute(words[1:])
-            case "sweep":
-                return command_sweep(args)
-            case "estimate":
-                from qe.grid import estimate_grid
-
-                print(estimate_grid(args.params, args.workers, args.price))
-            case "clean":
-                command_clean(args)
-            case "analyse":
-                command_analyse(args)
-            case "verify":
-                command_verify(args)
-            case "watch":
-                command_watch(args)
-            case "chain":
-                command_chain(args)
-            case "report":
-                command_report()
-            case "show":
-                command_show()
+        if words[:1] == ["make"]:
+            words = [*words, *more_words()]
+        args, rest = parser.parse_known_args(words)
+        if rest and args.command != "run":
+            parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        args.rest = rest
+        return (USERS | PIPELINE)[args.command][0](args) or 0
     except ConfigError as error:
-        print(f"qe: {error}", file=sys.stderr)
+        print(f"qe: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 141
+    except OSError as error:  # a full disk, a folder that may not be written to
+        print(f"qe: {error.strerror or error}: {error.filename or 'no file'}.", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stopped:
-        print(f"qe: {stopped or 'Stopped.'}", file=sys.stderr)
+        print(f"qe: {str(stopped) or 'Stopped.'}", file=sys.stderr)
         return 128 + getattr(stopped, "number", 2)
-    return 0
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Atari, MinAtar and the chain behind one small interface.
+"""Atari, MinAtar and DeepSea behind one small interface.
 
-An environment counts every emulator frame, keeps the raw score of the game in progress, and
+An environment counts every emulator frame, keeps the raw return of the game in progress, and
 hands out finished games in `finished`. `reset` begins the next life of the game, or the next
 game, whichever the last step calls for; a life's end is terminal for learning and does not
 restart the game.
@@ -19,17 +19,18 @@ from ale_py.roms import get_rom_path
 from numpy.typing import NDArray
 
 from qe.config import Config
-from qe.games import atari_games
+from qe.games import atari_games, deepsea_size
 
 Frame = NDArray[np.uint8]
 NOOP = 0
+COUNTS = ("frames", "_return", "_length")  # of every game in progress
 
 
 class Game(NamedTuple):
     """A finished full game."""
 
-    score: float  # raw, over all lives, no-ops and FIRE included
-    frames: int
+    return_: float  # raw, over all lives, no-ops and FIRE included
+    length: int  # in frames
 
 
 class Step(NamedTuple):
@@ -40,16 +41,17 @@ class Step(NamedTuple):
 
 
 class Env(ABC):
-    """What training needs of a game, and the frames and scores that every game counts alike."""
+    """What training needs of a game, and the frames and returns that every game counts alike."""
 
     frame_shape: tuple[int, ...]
     n_actions: int
+    fields: tuple[str, ...] = ()  # what else the game in progress is
 
     def __init__(self, max_frames: int | None) -> None:
         self.max_frames = max_frames
         self.frames = 0  # so far, over all games
         self.finished: list[Game] = []  # emptied by whoever reads it
-        self._score, self._length = 0.0, 0  # of the game in progress
+        self._return, self._length = 0.0, 0  # of the game in progress
 
     @abstractmethod
     def reset(self) -> Frame:
@@ -58,30 +60,23 @@ class Env(ABC):
     @abstractmethod
     def step(self, action: int) -> Step: ...
 
-    @abstractmethod
     def get_state(self) -> dict[str, Any]:
         """The game in progress, as numbers and arrays; the generator is its owner's to save."""
+        return {name: getattr(self, name) for name in (*COUNTS, *self.fields)}
 
-    @abstractmethod
-    def set_state(self, state: dict[str, Any]) -> None: ...
+    def set_state(self, state: dict[str, Any]) -> None:
+        vars(self).update({name: state[name] for name in (*COUNTS, *self.fields)}, finished=[])
 
-    def _get(self, *names: str) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("frames", "_score", "_length", *names)}
-
-    def _set(self, state: dict[str, Any], *names: str) -> None:
-        for name in ("frames", "_score", "_length", *names):
-            setattr(self, name, state[name])
-
-    def _count(self, reward: float) -> bool:
-        """One emulator frame of the game in progress; whether the game has reached its cap."""
+    def _count(self, reward: float, over: bool) -> bool:
+        """One emulator frame, the last of its game or not; whether it is cut off at its cap."""
         self.frames += 1
-        self._score += reward
+        self._return += reward
         self._length += 1
-        return self._length == self.max_frames
-
-    def _finish(self) -> None:
-        self.finished.append(Game(self._score, self._length))
-        self._score, self._length = 0.0, 0
+        cut = not over and self._length == self.max_frames
+        if over or cut:
+            self.finished.append(Game(self._return, self._length))
+            self._return, self._length = 0.0, 0
+        return cut
 
 
 class Preset(NamedTuple):
@@ -104,7 +99,7 @@ class Atari(Env):
     """One of the 49 games on the Arcade Learning Environment."""
 
     frame_shape = (1, 84, 84)
-    _FIELDS = ("_newest", "_lives", "_life_lost", "_over", "_last")
+    fields = ("_newest", "_lives", "_life_lost", "_over", "_last")
 
     def __init__(self, config: Config, rng: np.random.Generator) -> None:
         self.preset = PRESETS[config.preset]
@@ -176,24 +171,19 @@ class Atari(Env):
             action = self._last
         self._last = action
         reward = float(self.ale.act(self.actions[action]))
-        capped = self._count(reward)
+        over = self.ale.game_over(with_truncation=False)
+        self._over = self._count(reward, over) or over
         self._grab()
         lives = self.ale.lives()
         # Not at 0 lives: Q*bert stays there for some frames before its game is over.
         self._life_lost = 0 < lives < self._lives
         self._lives = lives
-        if self.ale.game_over(with_truncation=False) or capped:
-            self._over = True
-            self._finish()
         return reward
 
     def _grab(self) -> None:
         self._newest = 1 - self._newest
-        screen = self._screens[self._newest]
-        if self.preset.crop:
-            self.ale.getScreenRGB(screen)
-        else:
-            self.ale.getScreenGrayscale(screen)
+        get = self.ale.getScreenRGB if self.preset.crop else self.ale.getScreenGrayscale
+        get(self._screens[self._newest])
 
     def _observe(self) -> Frame:
         screen = self._screens.max(axis=0)
@@ -205,14 +195,11 @@ class Atari(Env):
         return tall[18:102].astype(np.uint8)[None]
 
     def get_state(self) -> dict[str, Any]:
-        emulator = self.ale.cloneState(include_rng=True).serialize()
-        return self._get(*self._FIELDS) | {
-            "screens": self._screens,
-            "emulator": np.frombuffer(emulator, np.uint8).copy(),
-        }
+        emulator = np.frombuffer(self.ale.cloneState(include_rng=True).serialize(), np.uint8)
+        return super().get_state() | {"screens": self._screens, "emulator": emulator.copy()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self._set(state, *self._FIELDS)
+        super().set_state(state)
         self._screens[:] = state["screens"]
         self.ale.restoreState(ALEState(bytes(np.asarray(state["emulator"]))))
 
@@ -237,10 +224,7 @@ class MinAtar(Env):
 
     def step(self, action: int) -> Step:
         reward, over = self.env.act(self.actions[action])
-        capped = self._count(float(reward))
-        if over or capped:
-            self._finish()
-        return Step(self._observe(), float(reward), over, capped and not over)
+        return Step(self._observe(), float(reward), over, self._count(float(reward), over))
 
     def _observe(self) -> Frame:
         return self.env.state().transpose(2, 0, 1).astype(np.uint8)
@@ -249,10 +233,10 @@ class MinAtar(Env):
         game = {k: v for k, v in vars(self.env.env).items() if k not in self._CONSTANT}
         random = self.env.random.get_state(legacy=False)
         random["state"]["key"] = random["state"]["key"].tolist()
-        return self._get() | {"game": game, "random": random, "last": self.env.last_action}
+        return super().get_state() | {"game": game, "random": random, "last": self.env.last_action}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self._set(state)
+        super().set_state(state)
         for name, value in state["game"].items():
             array = isinstance(getattr(self.env.env, name), np.ndarray)
             setattr(self.env.env, name, np.array(value) if array else value)
@@ -262,48 +246,49 @@ class MinAtar(Env):
         self.env.last_action = state["last"]
 
 
-class Chain(Env):
-    """The N-state chain of Osband et al. (2016), Figure 4.
+class DeepSea(Env):
+    """N x N cells (Osband et al., 2019; bsuite): a treasure that only one path leads to.
 
-    The agent starts in the second state and moves left (0) or right (1) for N + 9 steps. Acting
-    in the first state pays 1/1000, in the last one 1: the best return is 11. Never told of the
-    end, it learns as if the walk went on. A frame has its first s entries set in state s.
+    Every game goes down a row a step, N steps in all, and left or right by what the action means
+    in that cell: a map that is drawn from the run's seed and N alone, so that it is the same
+    wherever the run's game is played. Each step right costs 0.01 / N; right in the last column
+    finds the treasure, 1, which takes N steps right. A frame has one cell set, the agent's.
     """
 
     n_actions = 2
+    fields = ("row", "column")
 
     def __init__(self, config: Config, rng: np.random.Generator) -> None:
-        self.n = int(config.game.removeprefix("N"))
-        super().__init__(config.max_frames or self.n + 9)
-        self.frame_shape = (self.n,)
-        self.state = 2
+        super().__init__(config.max_frames)
+        self.n = deepsea_size(config.game)
+        self.frame_shape = (self.n**2,)
+        # The generator of bsuite, whose map for `mapping_seed` this is.
+        mapping = np.random.RandomState(config.seed)
+        self.right = mapping.binomial(1, 0.5, (self.n, self.n))  # the action that goes right
+        self.row = self.column = 0
 
     def reset(self) -> Frame:
-        self.state = 2
+        self.row = self.column = 0
         return self._observe()
 
     def step(self, action: int) -> Step:
-        reward = {1: 0.001, self.n: 1.0}.get(self.state, 0.0)
-        self.state = min(max(self.state + (1 if action else -1), 1), self.n)
-        capped = self._count(reward)
-        if capped:
-            self._finish()
-        return Step(self._observe(), reward, False, capped)
+        right = action == self.right[self.row, self.column]
+        found = right and self.column == self.n - 1
+        reward = float(found) - (0.01 / self.n if right else 0.0)
+        self.column = min(max(self.column + (1 if right else -1), 0), self.n - 1)
+        self.row += 1
+        over = self.row == self.n
+        return Step(self._observe(), reward, over, self._count(reward, over))
 
     def _observe(self) -> Frame:
-        return (np.arange(self.n) < self.state).astype(np.uint8)
-
-    def get_state(self) -> dict[str, Any]:
-        return self._get("state")
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        self._set(state, "state")
+        here = self.row * self.n + self.column  # below the last row, no cell
+        return (np.arange(self.n**2) == here).astype(np.uint8)
 
 
 SUITES: dict[str, Callable[[Config, np.random.Generator], Env]] = {
     "atari": Atari,
     "minatar": MinAtar,
-    "chain": Chain,
+    "deepsea": DeepSea,
 }
 
 

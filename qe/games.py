@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 MINATAR = ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders")
-CHAIN_MIN, CHAIN_MAX = 3, 1000
+DEEPSEA = (2, 100)  # the smallest and the largest
 
 
 class AtariGame(NamedTuple):
@@ -51,15 +51,19 @@ def categories() -> dict[str, str]:
     return {game.name: game.category for game in atari_games().values()}
 
 
+def deepsea_size(name: str) -> int:
+    """N of `name`, "N10": a deep sea of N x N cells."""
+    low, high = DEEPSEA
+    match = re.fullmatch(r"[Nn](\d{1,9})", name)
+    if match is None or not low <= int(match[1]) <= high:
+        raise ValueError(f"game must be N{low} to N{high}, a sea of so many rows, not {name!r}")
+    return int(match[1])
+
+
 def find_game(suite: str, name: str) -> str:
     """The key of the game that `name` means, whatever its spaces and capitals."""
-    if suite == "chain":
-        match = re.fullmatch(r"[Nn](\d+)", name)
-        if match and CHAIN_MIN <= int(match[1]) <= CHAIN_MAX:
-            return f"N{int(match[1])}"
-        raise ValueError(
-            f"must be N{CHAIN_MIN} to N{CHAIN_MAX}, a chain of that many states, not {name!r}"
-        )
+    if suite == "deepsea":
+        return f"N{deepsea_size(name)}"
     keys = list(atari_games()) if suite == "atari" else list(MINATAR)
     plain = {key.lower(): key for key in keys}
     wanted = re.sub(r"[\s_-]", "", name).lower()
@@ -67,6 +71,6 @@ def find_game(suite: str, name: str) -> str:
         return plain[wanted]
     near = [plain[n] for n in difflib.get_close_matches(wanted, plain, n=3, cutoff=0.5)]
     raise ValueError(
-        f"must be one of the {len(keys)} games of the {suite} suite, not {name!r}; "
+        f"game must be one of the {len(keys)} games of the {suite} suite, not {name!r}; "
         f"the nearest: {', '.join(near or keys[:5])}"
     )

@@ -2,18 +2,24 @@
 
 import math
 import os
+import zlib
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 BYTES_BESIDE_FRAME = 8  # action, reward, terminal, last and age
+BLOCK = 1024  # frames that have a checksum together
 
 
 def default_slack(capacity: int) -> int:
     """Spare slots of a memory in files: under 3 % of a large one."""
     return max(20_000, capacity * 28 // 1000)
+
+
+class DamagedError(ValueError):
+    """What is on the disk is not what was written there."""
 
 
 class Batch(NamedTuple):
@@ -57,12 +63,12 @@ class Replay:
         """`K` > 0 stores a mask over K heads with each transition.
 
         With a directory, the memory is in files there, and has `slack` slots more than it
-        needs: so many frames can be added after a checkpoint before the first of those that the
-        checkpoint refers to is overwritten.
+        needs, and a block: so many frames can be added after a checkpoint before the first of
+        those that the checkpoint refers to is overwritten.
         """
         self.capacity, self.history = capacity, history
         self.slack = slack if slack is not None else default_slack(capacity) if directory else 0
-        self.slots = slots = capacity + self.slack
+        self.slots = slots = capacity + self.slack + (BLOCK if self.slack else 0)
         self.directory = directory
         self._files: list[np.memmap] = []
         self.frames = self._array("frames", (slots, *frame_shape), np.uint8)
@@ -74,6 +80,8 @@ class Replay:
         self.masks = self._array("masks", (slots, K), np.bool_) if K else None
         self.added = 0  # frames ever added
         self._age = 0  # of the next frame
+        self._sums: dict[int, int] = {}  # the checksum of each block, as far as it was filled
+        self._summed = 0  # frames that these were made of
 
     def _array(self, name: str, shape: tuple[int, ...], dtype: type) -> np.ndarray:
         """Zeros that take no memory until they are written to: 7 GB cost nothing at the start."""
@@ -85,8 +93,10 @@ class Replay:
         with path.open("ab") as file:
             if file.tell() != size:
                 file.truncate(0)
-                # A full disk is found now, and not by a crash when the page is written.
-                os.posix_fallocate(file.fileno(), 0, size)
+                if hasattr(os, "posix_fallocate"):
+                    # A full disk is found now, and not by a crash when the page is written.
+                    os.posix_fallocate(file.fileno(), 0, size)
+                file.truncate(size)
         array = np.memmap(path, dtype, "r+", shape=shape)
         self._files.append(array)
         return array
@@ -96,12 +106,40 @@ class Replay:
         for array in self._files:
             array.flush()
 
-    def get_state(self) -> dict[str, int]:
-        """All but the arrays, which are in their files."""
-        return {"added": self.added, "age": self._age}
+    def get_state(self) -> dict[str, Any]:
+        """All but the arrays, which are in their files; and checksums of these."""
+        first = max(0, self.added - self.capacity) // BLOCK
+        if self._files:
+            for block in range(max(first, self._summed // BLOCK), -(-self.added // BLOCK)):
+                self._sums[block] = self._checksum(block)
+            self._summed = self.added
+        self._sums = {block: value for block, value in self._sums.items() if block >= first}
+        return {
+            "added": self.added,
+            "age": self._age,
+            "first": first,
+            "sums": [*self._sums.values()],
+        }
 
-    def set_state(self, state: dict[str, int]) -> None:
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from a state; what is in the files must be what was in them then."""
         self.added, self._age = state["added"], state["age"]
+        self._summed = self.added
+        self._sums = dict(enumerate(state["sums"], state["first"]))
+        if any(self._checksum(block) != value for block, value in self._sums.items()):
+            raise DamagedError("the replay memory is damaged")
+
+    def _checksum(self, block: int) -> int:
+        """Of all that the files hold of the block's frames, as far as they are added."""
+        value = 0
+        start, end = block * BLOCK, min((block + 1) * BLOCK, self.added)
+        while start < end:  # the ring's end may lie in between
+            slot = start % self.slots
+            length = min(end - start, self.slots - slot)
+            for array in self._files:
+                value = zlib.crc32(array[slot : slot + length].data, value)
+            start += length
+        return value
 
     def __len__(self) -> int:
         return min(self.added, self.capacity)

@@ -5,77 +5,85 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
-from qe import RESULTS, chain
-from qe.config import ALGORITHMS
+from qe import RESULTS, ROOT
+from qe.runs.experiments import Run, declared, read_params
+from qe.runs.records import LOGS
+from qe.runs.status import checksums
+from qe.selectors import ALGORITHMS
 
 
-def write_run(directory: Path, level: float, seed: int, config: dict) -> None:
-    """Logs of a run that improves up to `level`; only for tests of what reads logs."""
-    rng = np.random.default_rng(seed)
+def sign(run: Run) -> None:
+    """A `run.json` of the run that lists its logs; only for tests of what reads logs."""
+    seed = run.config.seed
+    took = {
+        "frames": 8000, "episodes": 160, "seconds": 60.0, "steps_per_second": 133.3,
+        "memory_gb": 0.5, "machine": {"cpu": "a processor"}, "steps": 8000,
+        "commit": "0123456789" * 4 + "+" if seed % 2 else None,
+        "fingerprint": run.config.fingerprint(), "code": "",
+        "config": run.config.model_dump(mode="json"),
+        "files": checksums(run.out, list(LOGS.values())),
+    }  # fmt: skip
+    (run.out / "run.json").write_text(json.dumps(took))
+
+
+def write_run(run: Run, level: float) -> None:
+    """Logs of a run that improves up to `level`."""
+    rng = np.random.default_rng(run.config.seed)
     n = 160
     frames = np.arange(1, n + 1) * 50
     returns = np.round(level * np.arange(n) / n + rng.normal(0, 1, n), 3)
-    directory.mkdir(parents=True)
+    run.out.mkdir(parents=True, exist_ok=True)
     pd.DataFrame(
         {"episode": range(1, n + 1), "frame": frames, "step": frames, "return": returns}
-    ).assign(length=50).to_csv(directory / "episodes.csv", index=False)
-    pd.DataFrame({"frame": [4000, 8000], "step": [4000, 8000], "game": 1, "return": level}).to_csv(
-        directory / "evaluations.csv", index=False
-    )
+    ).assign(length=50).to_csv(run.out / "episodes.csv", index=False)
+    pd.DataFrame(
+        {"frame": [4000, 8000], "step": [4000, 8000], "number": 1, "return": level}
+    ).to_csv(run.out / "evaluations.csv", index=False)
     pd.DataFrame({"frame": [4000, 8000], "agreement": 0.9}).to_csv(
-        directory / "diagnostics.csv", index=False
+        run.out / "diagnostics.csv", index=False
     )
-    pd.DataFrame({
-        "seconds": [30.0, 60.0], "frame": [4000, 8000], "steps_per_second": 133.3,
-        "memory_gb": 0.5, "checkpoint_seconds": 0.1,
-    }).to_csv(directory / "health.csv", index=False)  # fmt: skip
-    commit = "0123456789" * 4 + "+" if seed % 2 else None
-    took = {
-        "frames": 8000, "episodes": n, "seconds": 60.0, "steps_per_second": 133.3,
-        "memory_gb": 0.5, "machine": {"cpu": "a processor"}, "commit": commit,
-        "updates": 2000, "checkpoints": 2, "checkpoint_share": 0.01,
-    }  # fmt: skip
-    config = {"profile": "default", "frames": 8000, "seed": int(directory.name)} | config
-    (directory / "run.json").write_text(json.dumps(took | {"config": config}))
+    sign(run)
+
+
+GAMES = ["Breakout", "SpaceInvaders"]
+EXPERIMENTS = {
+    "algorithms": {algorithm: {} for algorithm in ALGORITHMS},
+    "grids": {
+        "minatar": {
+            "suite": "minatar", "games": GAMES, "seeds": 3, "settings": {"frames": 8000},
+        },
+        "atari": {
+            "suite": "atari", "games": GAMES, "seeds": 2,
+            "settings": {"frames": 8000, "profile": "reduced"},
+        },
+    },
+    "controls": {
+        "lambda": {
+            "suite": "minatar", "games": GAMES, "seeds": 2, "settings": {"frames": 8000},
+            "variants": ["ucb-lam=0", "ucb-lam=1"],
+        },
+    },
+    "shown": ["minatar", "atari"],
+}  # fmt: skip
+
+
+def declared_in(root: Path) -> list[Run]:
+    return [run._replace(out=root / run.out) for run in declared(read_params(root / "params.yaml"))]
 
 
 @pytest.fixture
-def results(tmp_path: Path) -> Path:
-    """A small results folder: two suites, five algorithms, two seeds, sweeps and a search."""
-    root = tmp_path / "results"
-    for name in ("paper", "published"):
-        shutil.copytree(RESULTS / name, root / name)
-    config = {"suite": "minatar", "lam": 0.1, "temperature": 1.0}
-    reduced = config | {"suite": "atari", "profile": "reduced"}
-    for kind in (config, reduced):
-        write_run(root / "ensembles" / kind["suite"] / "Breakout" / "ucb" / "0", 5.0, 7, kind)
-    for game in ("Breakout", "SpaceInvaders"):
-        for seed in (0, 1):
-            for i, algorithm in enumerate(ALGORITHMS):
-                for kind in (config, reduced):
-                    directory = root / "runs" / kind["suite"] / game / algorithm / str(seed)
-                    write_run(directory, 5.0 + i, seed + 10 * i, kind)
-            for kind in (config, reduced):
-                directory = root / "search" / kind["suite"] / game / "rate_3e-4" / str(seed)
-                write_run(directory, 5.0, 7, kind)
-            for parameter, values in (("temperature", (0.1, 10.0)), ("lam", (0.0, 1.0))):
-                for value in values:
-                    directory = root / "sweeps" / parameter / "minatar" / game / str(value)
-                    write_run(directory / str(seed), 5.0 + value, seed, config)
-        write_run(root / "long" / "minatar" / game / "double_dqn" / "0", 5.0, 7, config)
-    write_run(root / "hour" / "atari" / "Pong" / "ucb" / "0", 5.0, 7, config | {"suite": "atari"})
-    for group in ("freeway_epsilon", "freeway_replay"):
-        write_run(root / group / "atari" / "Breakout" / "double_dqn" / "0", 5.0, 7, reduced)
-    for i, algorithm in enumerate(ALGORITHMS):
-        rows = [
-            chain.Search(n, seed, n + seed + i, True, "test") for n in (4, 8) for seed in (0, 1)
-        ]
-        (root / "chain").mkdir(exist_ok=True)
-        chain.write(root / "chain" / f"{algorithm}.csv", rows)
-    return root
+def root(tmp_path: Path) -> Path:
+    """A folder with a small params.yaml and runs of all that it declares."""
+    shutil.copytree(RESULTS / "reference", tmp_path / "results" / "reference")
+    shutil.copy(ROOT / "claims.yaml", tmp_path)
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(EXPERIMENTS, sort_keys=False))
+    for run in declared_in(tmp_path):
+        write_run(run, 5.0 + list(ALGORITHMS).index(run.config.algorithm))
+    return tmp_path
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest test first, so that the other worker has something to do meanwhile."""
-    items.sort(key=lambda item: "test_the_pipeline" not in item.name)
+    """The longest first, so that the other worker has something to do meanwhile."""
+    items.sort(key=lambda item: "test_pipeline" not in item.nodeid)

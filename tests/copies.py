@@ -5,22 +5,25 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from qe import ROOT
-from qe.config import ALGORITHMS
+from qe.runs.experiments import Run, runs_of
 
-SOME = ("double_dqn", "ensemble_voting", "ucb", "ucb_infogain")
+SETTINGS = {"profile": "smoke", "frames": 1500}
 
 
 class Copy:
     def __init__(self, path: Path) -> None:
         self.path = path
         scripts = Path(sys.executable).parent
-        self.env = os.environ | {"PATH": f"{scripts}:{os.environ['PATH']}"}
+        self.env = os.environ | {
+            "PATH": f"{scripts}:{os.environ['PATH']}",
+            "PYTHONPATH": str(path),
+        }
 
     def call(self, *words: str, ok: bool = True) -> str:
         done = subprocess.run(
@@ -44,23 +47,33 @@ class Copy:
         lines = self.call("dvc", "repro", *targets).splitlines()
         return {line.split("'")[1] for line in lines if line.startswith("Running stage")}
 
+    def params(self) -> dict[str, Any]:
+        return yaml.safe_load((self.path / "params.yaml").read_text())
+
     def set(self, *path: str, value: object) -> None:
-        params = yaml.safe_load((self.path / "params.yaml").read_text())
-        inner = params
+        params = inner = self.params()
         for key in path[:-1]:
             inner = inner[key]
         inner[path[-1]] = value
-        (self.path / "params.yaml").write_text(yaml.safe_dump(params))
+        (self.path / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+
+    def runs(self, experiment: str) -> list[Run]:
+        from qe.runs.experiments import read_params
+
+        found = runs_of(experiment, read_params(self.path / "params.yaml"))
+        return [run._replace(out=self.path / run.out) for run in found]
+
+    def times(self) -> dict[str, int]:
+        """When each run was finished, by its place."""
+        found = (self.path / "results" / "runs").rglob("run.json")
+        runs = self.path / "results" / "runs"
+        return {p.parent.relative_to(runs).as_posix(): p.stat().st_mtime_ns for p in found}
 
 
-def small(where: Path, algorithms: Sequence[str] = SOME) -> Copy:
-    """The repository with one game, some algorithms and runs of seconds."""
-    shipped = (
-        "chain", "ensembles", "freeway_epsilon", "freeway_replay", "hour", "long", "paper",
-        "published", "runs/atari/Freeway/double_dqn", "search",
-    )  # fmt: skip
-    for name in ("qe", "notebooks", *(f"results/{name}" for name in shipped),
-                 ".dvc/config", ".dvcignore", ".gitignore", "dvc.yaml", "params.yaml"):  # fmt: skip
+def small(where: Path, **settings: Any) -> Copy:
+    """The repository with one grid of one game and three algorithms, and runs of seconds."""
+    for name in ("qe", "notebooks", "results/reference", ".dvc/config", ".dvc/plots", ".dvcignore",
+                 ".gitignore", "claims.yaml", "dvc.yaml", "params.yaml"):  # fmt: skip
         source, target = ROOT / name, where / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
@@ -68,21 +81,11 @@ def small(where: Path, algorithms: Sequence[str] = SOME) -> Copy:
         else:
             shutil.copy(source, target)
     copy = Copy(where)
-    pipeline = where / "dvc.yaml"
-    every, some = (f"algorithms: [{', '.join(names)}]" for names in (ALGORITHMS, algorithms))
-    assert every in pipeline.read_text()
-    stages = yaml.safe_load(pipeline.read_text().replace(every, some))
-    for slow in ("ensembles", "hour", "long", "freeway", "chain"):
-        del stages["stages"][slow]  # their figures are made from the shipped
-    stages["metrics"] = [path for path in stages["metrics"] if "atari" not in path]
-    pipeline.write_text(yaml.safe_dump(stages, sort_keys=False))
-    copy.set("minatar", value={
-        "games": ["Breakout"], "seeds": [0], "settings": {"profile": "smoke", "frames": 1500},
-    })  # fmt: skip
-    copy.set("atari", "games", value=[])
-    copy.set("suites", value=["minatar"])
-    copy.set("sweeps", value={
-        "games": ["Breakout"], "seeds": [0], "temperature": [0.1], "lam": [1.0],
-    })  # fmt: skip
+    grid = {
+        "suite": "minatar", "games": ["Breakout"], "seeds": 1,
+        "variants": ["double_dqn", "ensemble_voting", "ucb"], "settings": SETTINGS | settings,
+    }  # fmt: skip
+    copy.set("grids", value={"minatar": grid})
+    copy.set("controls", value={})
     copy.git("init", "-q")
     return copy

@@ -1,5 +1,6 @@
 """The repository around the package: what its files promise each other."""
 
+import csv
 import json
 import re
 import shutil
@@ -11,9 +12,11 @@ import nbformat
 import pytest
 import yaml
 
-from qe import RESULTS, metrics, provenance, tables
-from qe.config import Config
-from qe.provenance import LEARNING
+from qe.config import Config, configure
+from qe.runs import provenance
+from qe.runs.experiments import declared, read_params, runs_of
+from qe.runs.provenance import LEARNING
+from qe.runs.random_play import random_returns
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -51,7 +54,14 @@ def test_notebooks_are_committed_without_outputs(path):
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/faithfulness.md", "docs/scaling.md", "docs/speed.md"]
+    "page",
+    [
+        "README.md",
+        *(
+            f"docs/{name}.md"
+            for name in ("faithfulness", "protocol", "running", "scaling", "speed")
+        ),
+    ],
 )
 def test_what_a_page_names_exists(page):
     path = ROOT / page
@@ -69,6 +79,7 @@ def test_the_page_on_faithfulness_names_parameters_that_exist_with_their_default
     stated = re.findall(r"\| `(\w+)` \| `([^`]+)` \|", text)  # in the table
     stated += re.findall(r"`(\w+)` = `([^`]+)`", text)  # in prose
     assert len(stated) >= 15
+    assert {"init", "tie_break", "head_per", "prior_scale", "precision"} <= dict(stated).keys()
     for name, value in stated:
         default = Config.model_fields[name].default
         assert default == (value if isinstance(default, str) else json.loads(value)), name
@@ -76,9 +87,8 @@ def test_the_page_on_faithfulness_names_parameters_that_exist_with_their_default
 
 def test_the_pipeline_depends_on_the_learning_modules():
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
-    assert {Path(d).stem for d in stages["learning"]["deps"]} == set(LEARNING)
-    for name in ("minatar", "atari", "temperature", "lam", "long", "hour", "freeway", "chain"):
-        assert "results/code/learning.txt" in stages[name]["deps"], name
+    for name in ("grids", "controls"):
+        assert {f"qe/{module}.py" for module in LEARNING} <= set(stages[name]["do"]["deps"])
 
 
 def test_comments_docstrings_and_layout_make_no_run_stale(tmp_path, monkeypatch):
@@ -111,13 +121,39 @@ def test_every_shipped_run_names_a_commit_of_this_history_that_has_its_code(tmp_
         assert git("merge-base", "--is-ancestor", commit, "HEAD").returncode == 0, commit
         for name in LEARNING:
             then = git("show", f"{commit}:qe/{name}.py").stdout
+            (tmp_path / f"{name}.py").parent.mkdir(exist_ok=True)
             (tmp_path / f"{name}.py").write_text(then)
         assert provenance.code_fingerprint() == code, commit
 
 
-@pytest.mark.parametrize("suite", ["minatar", "atari"])
-def test_the_readmes_tables_are_what_the_runs_say(suite):
-    text = (ROOT / "README.md").read_text()
-    shown = text.split(f"<!-- results/tables/{suite}/max_mean.md -->\n")[1].split("<!-- end -->")[0]
-    scores = metrics.score_table(metrics.seed_scores(metrics.load_runs(RESULTS / "runs" / suite)))
-    assert shown.strip() == tables.to_markdown(tables.with_times_best(scores)).strip()
+def test_the_study_and_its_claims_speak_of_the_same_experiments():
+    study = read_params(ROOT / "docs" / "study.yaml")
+    places = {f"{run.experiment}/{run.variant}" for run in declared(study)}
+    claims = yaml.safe_load((ROOT / "claims.yaml").read_text())["claims"]
+    named = set()
+    for claim in claims.values():
+        named |= {claim[key] for key in ("better", "worse", "variant", "shown") if key in claim}
+        named |= set(claim.get("among", []))
+    assert named and named <= places
+    # What is made of it is declared as the study declares it.
+    made = read_params(ROOT / "params.yaml")
+    for name in (study.grids.keys() | study.controls.keys()) & (made.grids | made.controls).keys():
+        wanted = {run.key: run.config.fingerprint() for run in runs_of(name, study)}
+        found = {run.key: run.config.fingerprint() for run in runs_of(name, made)}
+        common = found.keys() & wanted.keys()
+        assert common and all(found[key] == wanted[key] for key in common), name
+
+
+def test_the_protocols_constants_are_those_that_were_measured():
+    page = (ROOT / "docs" / "protocol.md").read_text()
+    with (ROOT / "results" / "reference" / "random" / "minatar.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 5
+    for row in rows:
+        assert row["games"] == "1000" and f"| {row['game']} | {row['mean']} |" in page
+
+
+def test_random_play_is_what_was_measured():
+    returns = random_returns(configure(suite="minatar", game="Seaquest"), 1000)
+    table = (ROOT / "results" / "reference" / "random" / "minatar.csv").read_text()
+    assert f"Seaquest,1000,{sum(returns) / 1000:.4f}," in table

@@ -1,102 +1,362 @@
-"""Kill runs at random moments, go on, and compare with runs that were never interrupted.
+"""Attacks on runs: whatever happens on the way, the result is that of a run that was left alone.
 
-`make torture` runs all of it; `tests/test_resume.py` a short version.
+Every attack is on a forked process, so that a thousand take minutes. `make torture` makes all of
+them; `tests/runs/test_resume.py` a short version.
+
+- **kill**: SIGKILL right before a step that outlives the process, chosen by its name (the third
+  `replace 0.json`, say), or at a random moment.
+- **power cut**: the same, and whatever was not synced is lost: contents, or names and contents.
+- **full disk**: from a step on, no file may grow.
+- **damage**: after a kill, a file of the run or its checkpoint is flipped, cut, lengthened or gone.
+- **crowd**: two or four processes at once, one of them killed.
+- **overwrite**: a finished run of another seed is replaced, and that is killed.
 """
 
 import argparse
+import errno
 import os
 import random
+import resource
+import shutil
 import signal
-import subprocess
 import sys
-import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
-from qe.config import ALGORITHMS
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: what is forked has no threads
 
-FILES = ("episodes.csv", "evaluations.csv", "diagnostics.csv", "network.safetensors")
-# Some seconds of training each, with everything in it that a checkpoint has to hold: sticky
-# actions (the emulator's generator), lives, masks, evaluations, a replay that wraps around.
-RUNS = {
-    "minatar": "--suite minatar --game Seaquest --frames 8000 --hidden 32 --replay_size 3000",
-    "atari": "--suite atari --game Breakout --frames 10000 --sticky 0.25 --max_frames 3000"
-    " --hidden 64 --replay_size 1500",
+from qe.config import Config, ConfigError, configure
+from qe.replay import Replay
+from qe.runs import session
+from qe.runs.session import NETWORK, Session, run
+from qe.runs.status import directory_of
+from qe.selectors import ALGORITHMS
+from qe.train import Trainer
+
+FILES = ("episodes.csv", "evaluations.csv", "diagnostics.csv", NETWORK)
+EVERY = (
+    50  # steps between two checkpoints, which are seldom otherwise: they may take 2 % of the time
+)
+# A part of a second each, with everything in it that a checkpoint has to hold: sticky actions
+# (the emulator's generator), lives, masks, evaluations, a replay that wraps around.
+SUITES: dict[str, dict[str, Any]] = {
+    "minatar": {"game": "Seaquest", "frames": 500, "hidden": 16, "replay_size": 300},
+    "atari": {
+        "game": "Breakout", "frames": 900, "sticky": 0.25, "max_frames": 300, "hidden": 16,
+        "replay_size": 150, "eval_max_frames": 60,
+    },
+    "deepsea": {"game": "N8", "frames": 500, "hidden": 16, "replay_size": 300},
+}  # fmt: skip
+# More than the algorithms' own state: a fixed prior, ties at random, heads drawn for every life.
+MORE: dict[str, dict[str, Any]] = {
+    "double_dqn": {},
+    "bootstrapped_dqn": {"mask_probability": 0.5, "head_per": "life"},
+    "ensemble_voting": {"mask_probability": 0.5, "tie_break": "random"},
+    "ucb": {"prior_scale": 3.0},
+    "ucb_infogain": {"mask_probability": 0.5},
 }
+STEPS = ("fsync", "replace", "unlink", "mkdir")  # of the module os: what outlives a process
+REFUSED = 2
 
 
-def command(suite: str, algorithm: str, out: Path) -> list[str]:
-    words = f"run --profile smoke {RUNS[suite]} --algorithm {algorithm} --out {out}"
-    words += " --checkpoint_every 0.05 --keep_network true"
-    if algorithm != "double_dqn":
-        words += " --mask_probability 0.5"
-    return [sys.executable, "-m", "qe", *words.split()]
+def often(at_work: Session, due: Callable[[Session], bool] = Session.due) -> bool:
+    return due(at_work) or at_work.trainer.steps - at_work._saved_steps >= EVERY
 
 
-def start(suite: str, algorithm: str, out: Path) -> subprocess.Popen:
-    return subprocess.Popen(
-        command(suite, algorithm, out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+Session.due = often  # type: ignore[method-assign]
+session.git_commit = lambda: None  # type: ignore[assignment]  # it takes longer than the run
+MEMORY = Path("/dev/shm")  # where syncing costs nothing; what is lost, the shim decides
 
 
-def writing(out: Path) -> bool:
-    """Whether a checkpoint is being written at this moment."""
-    return any(Path(f"{out}.checkpoint").glob("*.tmp"))
+class Shim:
+    """In a forked process: counts the steps by name, keeps what was synced, and strikes."""
+
+    def __init__(self, strike: Callable[[str, int], None], disk: Path | None = None) -> None:
+        self.strike, self.disk = strike, disk
+        self.seen: Counter[str] = Counter()
+        for name in STEPS:
+            setattr(os, name, self._around(name, getattr(os, name)))
+        if disk:
+            flush = Replay.flush
+
+            def flush_and_keep(replay: Replay) -> None:
+                flush(replay)
+                for array in replay._files:
+                    keep(Path(str(array.filename)), disk)
+
+            Replay.flush = flush_and_keep  # type: ignore[method-assign]
+
+    def _around(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def step(path: Any, *others: Any, **more: Any) -> Any:
+            # A synced file is known by its number; a renamed one by its new name.
+            place = str(Path(f"/proc/self/fd/{path}").readlink()) if name == "fsync" else str(path)
+            label = f"{name} {Path(str(others[0]) if others else place).name}"
+            self.seen[label] += 1
+            self.strike(label, self.seen[label])
+            result = real(path, *others, **more)
+            if name == "fsync" and self.disk:
+                keep(Path(place), self.disk)
+            return result
+
+        return step
 
 
-def kill_once(suite: str, algorithm: str, out: Path, during_checkpoint: bool, rng) -> bool:
-    """Start or go on with the run and kill it; False if it finished before."""
-    began = time.time()
-    process = start(suite, algorithm, out)
-    log = out / "episodes.csv"
-    while process.poll() is None and not (log.exists() and log.stat().st_mtime > began):
-        time.sleep(0.005)  # until it is at work
-    deadline = time.monotonic() + rng.uniform(0.1, 2.5)
-    while process.poll() is None:
-        if writing(out) if during_checkpoint else time.monotonic() > deadline:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            return True
-    assert process.returncode == 0, process.returncode
-    return False
+def keep(path: Path, disk: Path) -> None:
+    """Note what is on the disk: files by inode, directories by their names."""
+    found = disk / str(path.stat().st_ino)
+    if path.is_dir():
+        names = [f"{p.stat().st_ino} {p.name}" for p in path.iterdir()]
+        found.with_suffix(".dir").write_text("\n".join(names))
+    else:
+        shutil.copyfile(path, found)
 
 
-def torture(suite: str, algorithm: str, kills: int, where: Path, rng: random.Random) -> int:
-    """How often the run was killed; raises if its files differ from the uninterrupted run's."""
-    whole, broken = where / "whole", where / "broken"
-    assert start(suite, algorithm, whole).wait() == 0
-    killed = 0
-    for i in range(kills):
-        if not kill_once(suite, algorithm, broken, during_checkpoint=i % 2 == 1, rng=rng):
-            break
-        killed += 1
-    assert start(suite, algorithm, broken).wait() == 0
-    for name in FILES:
-        same = (whole / name).read_bytes() == (broken / name).read_bytes()
-        assert same, f"{suite} {algorithm}: {name} differs after {killed} kills"
-    assert not Path(f"{broken}.checkpoint").exists()
-    return killed
+def after_a_power_cut(path: Path, disk: Path, names_survive: bool) -> None:
+    """Put `path` back to what was synced; where names survive, files are as short as they were."""
+    listing = disk / f"{path.stat().st_ino}.dir"
+    synced = listing.read_text().splitlines() if listing.exists() else []
+    durable = {line.split(" ", 1)[1] for line in synced}
+    for entry in list(path.iterdir()):
+        if not names_survive and entry.name not in durable:
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        elif entry.is_dir():
+            after_a_power_cut(entry, disk, names_survive)
+        else:
+            kept = disk / str(entry.stat().st_ino)
+            entry.write_bytes(kept.read_bytes() if kept.exists() else b"")
+
+
+def attempt(config: Config, out: Path, prepare: Callable[[], Any], overwrite: bool = False) -> int:
+    """A process that makes the run, or goes on with it, under an attack; its process number."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 3
+    try:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.dup2(null, 2)
+        prepare()
+        run(config, out, overwrite=overwrite, progress=False)
+        code = 0
+    except ConfigError as error:
+        code = REFUSED
+        with suppress(OSError):  # the disk may be full
+            out.with_suffix(".refused").write_text(str(error))
+    finally:
+        os._exit(code)
+
+
+def end_of(pid: int) -> int:
+    """The exit code of a process, or the negative number of the signal that ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def die(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def nothing(*_: object) -> None:
+    pass
+
+
+class Torture:
+    def __init__(self, suite: str, algorithm: str, where: Path, rng: random.Random) -> None:
+        values = SUITES[suite] | MORE[algorithm]
+        self.config = configure(
+            "smoke", suite=suite, algorithm=algorithm, checkpoint_every=0.02, keep_network=True,
+            **values,
+        )  # fmt: skip
+        Trainer(self.config)  # has imported whatever it needs, once for all processes
+        self.where, self.rng = where, rng
+        self.done: Counter[str] = Counter()
+        self.struck: set[str] = set()
+        self.number = 0
+        self.whole = self.place()
+        self.finish(self.whole)
+        self.expected = {name: (self.whole / name).read_bytes() for name in FILES}
+        self.names = self._names()
+
+    def place(self) -> Path:
+        self.number += 1
+        out = self.where / str(self.number) / "run"
+        out.parent.mkdir(parents=True)
+        return out
+
+    def _names(self) -> list[str]:
+        """The steps of a whole run, by name."""
+        found = self.where / "names"
+
+        def strike(label: str, count: int) -> None:
+            with found.open("a") as file:
+                file.write(label + "\n")
+
+        assert end_of(attempt(self.config, self.place(), partial(Shim, strike))) == 0
+        return sorted(set(found.read_text().splitlines()))
+
+    def finish(self, out: Path, overwrite: bool = False) -> None:
+        """Undisturbed, to the end."""
+        if end_of(attempt(self.config, out, nothing, overwrite)):
+            run(self.config, out, overwrite=overwrite, progress=False)  # to see why
+
+    def check(self, out: Path) -> None:
+        """Finish the run, and compare it with the one that was left alone."""
+        self.finish(out)
+        for name, content in self.expected.items():
+            assert (out / name).read_bytes() == content, f"{out}: {name} differs"
+        assert not directory_of(out).exists()
+        shutil.rmtree(out.parent)
+
+    def strike(self, act: Callable[[], None] = die) -> Callable[[str, int], None]:
+        """Something that acts at a step, chosen by name, those first that were never chosen."""
+        fresh = [name for name in self.names if name not in self.struck]
+        name = self.rng.choice(fresh or self.names)
+        at = self.rng.choice((1, 1, 1, 2, 3))
+        self.struck.add(name)
+        return lambda label, count: act() if label == name and count == at else None
+
+    def kill(self, out: Path, overwrite: bool = False) -> bool:
+        """Whether it was killed, at a named step or at a random moment."""
+        strike, moment = self.strike(), self.rng.uniform(0.02, 0.6)
+        by_name = self.rng.random() < 0.7
+
+        def prepare() -> None:
+            if by_name:
+                Shim(strike)
+            else:
+                signal.setitimer(signal.ITIMER_REAL, moment)  # SIGALRM ends it on the spot
+
+        code = end_of(attempt(self.config, out, prepare, overwrite))
+        assert code in (0, -signal.SIGKILL, -signal.SIGALRM), code
+        self.done["kills"] += code != 0
+        return code != 0
+
+    def kills(self) -> None:
+        """One run, killed until it is finished."""
+        out = self.place()
+        while self.kill(out):
+            pass
+        self.check(out)
+
+    def power_cuts(self) -> None:
+        out = self.place()
+        for _ in range(self.rng.randint(1, 3)):
+            with TemporaryDirectory(dir=self.where) as folder:
+                disk = Path(folder)
+                for path in (out.parent, *out.parent.rglob("*")):
+                    keep(path, disk)  # what was there before is on the disk
+                code = end_of(attempt(self.config, out, partial(Shim, self.strike(), disk)))
+                assert code in (0, -signal.SIGKILL), code
+                after_a_power_cut(out.parent, disk, names_survive=self.rng.random() < 0.5)
+                self.done["power cuts"] += code != 0
+        self.check(out)
+
+    def full_disks(self) -> None:
+        out = self.place()
+
+        def fill() -> None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+        for _ in range(2):
+            code = end_of(attempt(self.config, out, partial(Shim, self.strike(fill))))
+            assert code in (0, REFUSED), (code, errno.errorcode.get(code))
+            self.done["full disks"] += code == REFUSED
+        self.check(out)
+
+    def damages(self) -> None:
+        out = self.place()
+        self.kill(out)
+        checkpoint = directory_of(out)
+        found = [p for p in (*out.glob("*"), *checkpoint.rglob("*")) if p.is_file()]
+        if (out / "run.json").exists() or not found:
+            return shutil.rmtree(out.parent)  # finished, or not begun: nothing to damage
+        path = self.rng.choice(found)
+        content = bytearray(path.read_bytes())
+        match self.rng.choice(("flipped", "cut", "longer", "missing")):
+            case "flipped" if content:
+                content[self.rng.randrange(len(content))] ^= 1 << self.rng.randrange(8)
+                path.write_bytes(content)
+            case "cut":
+                path.write_bytes(content[: len(content) // 2])
+            case "longer":
+                path.write_bytes(content + b"\0" * 100)
+            case _:
+                path.unlink()
+        self.done["damages"] += 1
+        code = end_of(attempt(self.config, out, nothing))
+        # What is nobody's any more is refused, and made again by overwriting it.
+        assert code in (0, REFUSED), code
+        if code:
+            self.finish(out, overwrite=True)
+        self.check(out)
+
+    def crowds(self) -> None:
+        out, size = self.place(), self.rng.choice((2, 4))
+        pids = [attempt(self.config, out, partial(Shim, self.strike()))]
+        pids += [attempt(self.config, out, nothing) for _ in range(size - 1)]
+        codes = [end_of(pid) for pid in pids]
+        assert set(codes) <= {0, REFUSED, -signal.SIGKILL}, codes
+        self.done["crowds"] += 1
+        self.check(out)
+
+    def overwrites(self) -> None:
+        out = self.place()
+        other = self.config.model_copy(update={"seed": 1})
+        assert end_of(attempt(other, out, nothing)) == 0
+        while self.kill(out, overwrite=True) and self.rng.random() < 0.7:
+            pass
+        self.done["overwrites"] += 1
+        code = end_of(attempt(self.config, out, nothing))
+        if code:  # killed before anything was replaced: it is the other run still
+            assert code == REFUSED
+            self.finish(out, overwrite=True)
+        self.check(out)
+
+
+ATTACKS = (
+    Torture.kills, Torture.power_cuts, Torture.full_disks, Torture.damages, Torture.crowds,
+    Torture.overwrites,
+)  # fmt: skip
+
+
+def torture(suite: str, algorithm: str, kills: int, seed: int) -> Torture:
+    """All attacks, in turn, until there were so many kills and every step was struck.
+
+    Without kills, each attack once.
+    """
+    folder = MEMORY if MEMORY.is_dir() else None
+    with TemporaryDirectory(prefix="qe-torture-", dir=folder) as where:
+        made = Torture(suite, algorithm, Path(where), random.Random(seed))
+        while True:
+            for attack in ATTACKS:
+                attack(made)
+            if not kills or (made.done["kills"] >= kills and made.struck >= set(made.names)):
+                return made
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=4, help="per run")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=67, help="of each algorithm on each suite")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--suites", nargs="*", choices=RUNS, default=list(RUNS))
+    parser.add_argument("--suites", nargs="*", choices=SUITES, default=list(SUITES))
+    parser.add_argument("--algorithms", nargs="*", choices=ALGORITHMS, default=list(ALGORITHMS))
     args = parser.parse_args()
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    rng = random.Random(args.seed)
-    total = 0
+    total: Counter[str] = Counter()
     for suite in args.suites:
-        for algorithm in ALGORITHMS:
-            with TemporaryDirectory() as where:
-                killed = torture(suite, algorithm, args.kills, Path(where), rng)
-            total += killed
-            print(f"{suite:8} {algorithm:17} killed {killed} times: identical", flush=True)
-    print(
-        f"{total} kills, {len(args.suites) * len(ALGORITHMS)} runs: all logs and weights identical."
-    )
+        for algorithm in args.algorithms:
+            made = torture(suite, algorithm, args.kills, args.seed)
+            total += made.done
+            counts = ", ".join(f"{count} {name}" for name, count in made.done.items())
+            print(f"{suite} {algorithm}: {counts}; {len(made.names)} steps by name: identical",
+                  flush=True)  # fmt: skip
+    counts = ", ".join(f"{count} {name}" for name, count in total.items())
+    print(f"In all {counts}: 0 differences.")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""From logs to numbers, tables, figures and the report."""

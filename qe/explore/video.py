@@ -1,0 +1,64 @@
+"""A game of a run as a video, every state with what the heads thought of it."""
+
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm.auto import tqdm
+
+from qe.config import ConfigError
+from qe.explore.recording import record
+from qe.explore.scene import Scene
+
+SUFFIXES = (".mp4", ".gif")
+
+
+def frames(scene: Scene) -> Iterator[NDArray[np.uint8]]:
+    for t in tqdm(range(len(scene)), desc="drawing", unit=" steps"):
+        scene.show(t)
+        yield scene.image()
+
+
+def write_mp4(images: Iterator[NDArray[np.uint8]], path: Path, fps: int) -> None:
+    import av
+
+    with av.open(str(path), "w") as file:
+        stream = None
+        for image in images:
+            if stream is None:
+                stream = file.add_stream("libx264", rate=Fraction(fps), options={"crf": "23"})
+                stream.height, stream.width = image.shape[:2]
+                stream.pix_fmt = "yuv420p"  # what browsers play
+            file.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
+        assert stream is not None
+        file.mux(stream.encode())
+
+
+def write_gif(images: Iterator[NDArray[np.uint8]], path: Path, fps: int) -> None:
+    from PIL import Image
+
+    first, *rest = (Image.fromarray(i).quantize(64, dither=Image.Dither.NONE) for i in images)
+    first.save(path, save_all=True, append_images=rest, duration=1000 // fps, loop=0)
+
+
+def watch(
+    run: Path | str,
+    out: Path | str | None = None,
+    *,
+    seed: int = 0,
+    max_steps: int = 600,
+    fps: int = 10,
+) -> Path:
+    """Play a game of the run, and write its video: MP4, or GIF by the name's end."""
+    path = Path(out) if out else Path(f"{Path(run).resolve().name}.mp4")
+    if path.suffix not in SUFFIXES:
+        raise ConfigError(f"out must end with {' or '.join(SUFFIXES)}, not {path.name!r}.")
+    for name, value, least in (("steps", max_steps, 1), ("fps", fps, 1), ("seed", seed, 0)):
+        if value < least:
+            raise ConfigError(f"{name} must be at least {least}, not {value}.")
+    scene = Scene(record(run, seed, max_steps))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    (write_mp4 if path.suffix == ".mp4" else write_gif)(frames(scene), path, fps)
+    return path

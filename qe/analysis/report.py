@@ -63,6 +63,9 @@ COMMON = {
         Item("analysis/posterior/regret.svg", "What acting by the bound of such heads loses."),
         Item("analysis/posterior/regret.html", "The same in numbers."),
     ),
+    "What the intervals cover": (
+        Item("analysis/coverage/coverage.html", "Simulated scores, of which the truth is known."),
+    ),
     "The paper's numbers": (
         Item("analysis/paper/max_mean.html", "The paper's scores, by the same code."),
         Item("analysis/paper/a3c_plus.html", "The paper's comparison with A3C+."),

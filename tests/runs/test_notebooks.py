@@ -100,6 +100,7 @@ def test_the_analysis_and_the_report_from_a_small_folder(root):
 
     execute("paper")
     execute("posterior", lams=[1.0])
+    execute("coverage", trials=10)
     execute("claims")
     for experiment in ("minatar", "atari"):
         for name in ("tables", "curves", "statistics"):

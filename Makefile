@@ -41,8 +41,8 @@ repro: $(STAMP)  ## run what is stale, then rebuild every table and figure
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/dvc repro --keep-going
 	@$(BIN)/python -m qe show
 
-lab: $(STAMP)  ## open the notebooks in JupyterLab, which asks nobody for news or updates
-	$(BIN)/jupyter lab notebooks --LabApp.news_url=None \
+lab: $(STAMP)  ## open the index of notebooks in JupyterLab, which asks nobody for news or updates
+	$(BIN)/jupyter lab notebooks/index.ipynb --ServerApp.root_dir=. --LabApp.news_url=None \
 		--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate
 
 format: $(STAMP)  ## let ruff put code and notebooks in order

@@ -53,7 +53,7 @@ def start(copy: Copy, *words: str, env: dict[str, str] | None = None) -> subproc
     )  # fmt: skip
 
 
-def wait_for(true, process: subprocess.Popen, seconds: float = 120) -> None:
+def wait_for(true, process: subprocess.Popen, seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert process.poll() is None, process.communicate()
@@ -175,7 +175,7 @@ def test_slurm_gives_a_run_of_a_lost_node_to_another_which_goes_on(tmp_path):
             cluster.call("scontrol", "update", f"JobId={job}", "StartTime=now")
 
         process = start(copy, env=env)
-        _, errors = process.communicate(timeout=200)
+        _, errors = process.communicate(timeout=600)
         assert process.returncode == 0, errors + cluster.logs()
     for run in runs:
         assert json.loads((run.out / "run.json").read_text())["resumed"] == 1

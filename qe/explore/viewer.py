@@ -1,9 +1,13 @@
 """The explorer of a recorded game, in a notebook: sliders around a `Scene`."""
 
+import io
 import os
+from collections.abc import Callable
 from typing import Any
 
 import ipywidgets as widgets
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
 
 from qe import TERMINAL
 from qe.explore.recording import Recording
@@ -70,3 +74,31 @@ def explore(recording: Recording) -> Explorer | Scene:
     scene = Scene(recording)
     scene.show(scene.disputed[0])
     return scene
+
+
+def slide(
+    draw: Callable[[float], Figure], value: float, low: float, high: float, name: str
+) -> widgets.VBox | Figure:
+    """A picture and a slider that draws it again; where a machine runs the notebook, the picture.
+
+    The picture is an image of its own: `interact` waits forever for a browser that is not there.
+    """
+
+    def drawn(value: float) -> Figure:
+        figure = draw(value)
+        plt.close(figure)  # or the notebook shows it once more
+        return figure
+
+    def png(value: float) -> bytes:
+        buffer = io.BytesIO()
+        drawn(value).savefig(buffer, format="png", dpi=144)
+        return buffer.getvalue()
+
+    if os.environ.get(TERMINAL):
+        return drawn(value)
+
+    step = (high - low) / 100
+    slider = widgets.FloatSlider(value, min=low, max=high, step=step, description=name)
+    image = widgets.Image(value=png(value), format="png", layout={"max_width": "600px"})
+    slider.observe(lambda change: setattr(image, "value", png(change["new"])), "value")
+    return widgets.VBox([slider, image])

@@ -146,6 +146,12 @@ def test_the_index_runs():
     notebooks.execute(NOTEBOOKS / "index.ipynb", {}, EXECUTED / "index.ipynb")
 
 
+def test_the_walkthrough_runs():
+    path = EXECUTED / "walkthrough.ipynb"
+    notebooks.execute(NOTEBOOKS / "walkthrough.ipynb", {"steps": 2200}, path)
+    assert figures_in("walkthrough") == 7
+
+
 def test_a_misspelt_parameter_in_a_live_notebook_is_refused():
     cells = [c.source for c in nbformat.read(NOTEBOOKS / "ucb.ipynb", 4).cells[:3]]
     parameters, setup = cells[1], cells[2]

@@ -24,8 +24,7 @@ Knots = tuple[tuple[float, float], ...]
 TRUNK_LAYERS = {"atari": 3, "minatar": 1, "deepsea": 1}
 # Parameters that change how fast or where a run is made, not what it is.
 MACHINE = ("device", "threads", "checkpoint_every", "keep_network")
-# Parameters that came after the first runs of the study. A run that has one at its default is the
-# run that it was before, so its fingerprint leaves it out.
+# Parameters that came after the study's first runs: at their defaults no fingerprint has them.
 LATER: tuple[str, ...] = ()
 MANY = 10**12  # more than any run has of anything
 
@@ -142,7 +141,7 @@ class Config(BaseModel):
     eval_max_frames: int = count(108_000, "cap on an evaluation's game: 30 minutes")
 
     # The machine
-    device: str = param("auto", "auto: CUDA, else MPS, else CPU")
+    device: str = param("auto", "auto: CUDA, else CPU; or mps")
     threads: int = count(1, "torch's threads on the CPU", at_most=1024)
     checkpoint_every: float = param(60.0, "seconds between checkpoints, at least", ge=0)
     keep_network: bool = param(False, "keep the final network, as network.safetensors")

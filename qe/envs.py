@@ -31,6 +31,7 @@ class Game(NamedTuple):
 
     return_: float  # raw, over all lives, no-ops and FIRE included
     length: int  # in frames
+    end: int  # the frame in which it ended, counted over all games
 
 
 class Step(NamedTuple):
@@ -74,7 +75,7 @@ class Env(ABC):
         self._length += 1
         cut = not over and self._length == self.max_frames
         if over or cut:
-            self.finished.append(Game(self._return, self._length))
+            self.finished.append(Game(self._return, self._length, self.frames))
             self._return, self._length = 0.0, 0
         return cut
 

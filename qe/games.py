@@ -60,11 +60,16 @@ def deepsea_size(name: str) -> int:
     return int(match[1])
 
 
+def all_games(suite: str) -> list[str]:
+    """The keys of all games of `atari` or `minatar`; a deep sea can have any size."""
+    return list(atari_games()) if suite == "atari" else list(MINATAR)
+
+
 def find_game(suite: str, name: str) -> str:
     """The key of the game that `name` means, whatever its spaces and capitals."""
     if suite == "deepsea":
         return f"N{deepsea_size(name)}"
-    keys = list(atari_games()) if suite == "atari" else list(MINATAR)
+    keys = all_games(suite)
     plain = {key.lower(): key for key in keys}
     wanted = re.sub(r"[\s_-]", "", name).lower()
     if wanted in plain:

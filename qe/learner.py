@@ -57,25 +57,27 @@ def clip_gradients(grads: Weights, norm: float) -> None:
 
 
 def find_device(config: Config) -> torch.device:
-    """Where to compute; `auto` takes the first of CUDA, MPS and CPU that there is.
+    """Where to compute: what this machine does not have is refused with a sentence.
 
-    What this machine does not have is refused with a sentence.
+    `auto` is CUDA where it is there, and the CPU elsewhere: on a Mac the same seed then gives the
+    same log, which Metal (`mps`) does not promise.
     """
-    there = ["cpu"]
-    if torch.backends.mps.is_available():
-        there.insert(0, "mps")
-    there = [f"cuda:{i}" for i in range(torch.cuda.device_count())] + there
+    there = [*(f"cuda:{i}" for i in range(torch.cuda.device_count())), "cpu"]
     name = there[0] if config.device == "auto" else config.device
+    there += ["mps"] * torch.backends.mps.is_available()
     if name not in (*there, *(["cuda"] if torch.cuda.is_available() else [])):
         raise ConfigError(f"device must be one that is here, {', '.join(there)}, not {name!r}.")
-    if config.precision == "bfloat16" and name == "cpu" and not _bfloat16():
-        raise ConfigError("precision must be float32: this processor does not compute in bfloat16.")
+    if config.precision == "bfloat16" and not _bfloat16(name):
+        raise ConfigError("precision must be float32: this machine does not compute in bfloat16.")
     return torch.device(name)
 
 
-def _bfloat16() -> bool:
-    """Whether this processor multiplies matrices of bfloat16."""
-    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+def _bfloat16(device: str) -> bool:
+    """Whether the device multiplies matrices of bfloat16."""
+    if device.startswith("cuda"):
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    there = device == "cpu" and torch.backends.mkldnn.is_available()
+    return there and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 class NotFiniteError(ArithmeticError):

@@ -67,6 +67,10 @@ def infogain(q: Floats, temperature: float) -> Floats:
     return np.maximum((p * np.log(ratio)).sum(-1).mean(-1), 0)  # [...]
 
 
+class ActionError(ValueError):
+    """A user's own algorithm did not return an action."""
+
+
 class Given(NamedTuple):
     """What an algorithm may read beside the Q-values."""
 
@@ -117,7 +121,7 @@ def own(function: Callable[[Floats, np.random.Generator], int]) -> Algorithm:
         for state in q.reshape(-1, *q.shape[-2:]):
             action = function(state.copy(), given.rng)  # type: ignore[arg-type]
             if not isinstance(action, int | np.integer) or not 0 <= action < q.shape[-1]:
-                raise ValueError(
+                raise ActionError(
                     f"{function.__name__} must return an action, a whole number from 0 to "
                     f"{q.shape[-1] - 1}, not {action!r}."
                 )
@@ -128,7 +132,9 @@ def own(function: Callable[[Floats, np.random.Generator], int]) -> Algorithm:
 
 
 KNOWN = ("builtins", "math", "numpy", "qe")  # whose versions a run notes
-NOT_OF_RNG = ("eval", "exec", "globals", "id", "input", "locals", "open", "vars", "__import__")
+# What reaches beyond the function, or differs between two processes.
+UNSURE = ("eval", "exec", "getattr", "globals", "hash", "id", "input", "locals", "open", "vars",
+          "__import__")  # fmt: skip
 
 
 def source_of(function: Any) -> str:
@@ -147,26 +153,43 @@ def source_of(function: Any) -> str:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, SyntaxError):
         raise ValueError(f"The code of {name} can't be read: define it in a cell") from None
-    used, outside = {}, set(function.__code__.co_freevars)
-    for word in _globals_of(function.__code__):
-        value = function.__globals__.get(word, getattr(builtins, word, None))
-        home = value.__name__ if isinstance(value, ModuleType) else _home(value)
-        if home.split(".")[0] not in KNOWN or word in NOT_OF_RNG:
-            outside.add(word)
-        elif word in function.__globals__:
-            used[word] = home
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import | ast.ImportFrom | ast.Global):
-            outside |= {getattr(alias, "name", alias) for alias in node.names}
-        if isinstance(node, ast.Attribute) and node.attr == "random":
-            owner = ast.unparse(node.value)
-            outside |= {f"{owner}.random"} if owner != "rng" else set()
+    homes = {word: _home(word, function.__globals__) for word in _globals_of(function.__code__)}
+    outside = {word for word, home in homes.items() if not _known(home)}
+    outside |= set(function.__code__.co_freevars) | _chance(tree, homes)
     if outside:
         raise ValueError(
             f"{name} uses {', '.join(sorted(outside))} from outside: what it needs must be written "
-            f"in it, numpy and qe apart, since its code is part of the run"
+            f"in it, but for math, numpy and qe, and its only chance is its second parameter"
         )
-    return "\n".join([ast.unparse(tree), *(f"# {word}: {home}" for word, home in used.items())])
+    used = [f"# {word}: {home}" for word, home in homes.items() if word in function.__globals__]
+    return "\n".join([ast.unparse(tree), *used])
+
+
+def _known(home: str) -> bool:
+    """Whether what is from there is the same in every run; numpy.random, for one, is not."""
+    return home.split(".")[0] in KNOWN and not f"{home}.".startswith("numpy.random.")
+
+
+def _chance(tree: ast.Module, homes: dict[str, str]) -> set[str]:
+    """What the code itself imports or takes out of a module that is not known."""
+    (function,) = tree.body
+    found, modules = set(), set(homes)
+    assert isinstance(function, ast.FunctionDef)
+    nodes = [node for line in function.body for node in ast.walk(line)]  # not the annotations
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if not _known(alias.name)}
+            modules |= {alias.asname or alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name for name in names if node.level or not _known(name)}
+        elif isinstance(node, ast.Global):
+            found |= set(node.names)
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and node.attr == "random":
+            owner = ast.unparse(node.value)
+            found |= {f"{owner}.random"} if owner.split(".")[0] in modules else set()
+    return found
 
 
 def _globals_of(code: CodeType) -> list[str]:
@@ -177,8 +200,14 @@ def _globals_of(code: CodeType) -> list[str]:
     return sorted(found)
 
 
-def _home(value: Any) -> str:
-    """Where a function or class is from; nothing for a value, which may be anything."""
+def _home(word: str, names: dict[str, Any]) -> str:
+    """Where a module, function or class is from; nothing for a value, which may be anything."""
+    if word not in names:
+        return f"builtins.{word}" if hasattr(builtins, word) and word not in UNSURE else ""
+    value = names[word]
+    if isinstance(value, ModuleType):
+        return value.__name__
     if not isinstance(value, type | np.ufunc) and not inspect.isroutine(value):
         return ""
-    return f"{getattr(value, '__module__', None) or 'builtins'}.{value.__name__}"
+    module = "numpy" if isinstance(value, np.ufunc) else getattr(value, "__module__", None)
+    return f"{module}.{value.__name__}" if module else ""

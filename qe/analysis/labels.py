@@ -1,10 +1,10 @@
 """What algorithms are called, in which order they stand, and their colours: the same everywhere."""
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
-PART = r"-(?=[A-Za-z]\w*=)"  # before each value of a variant's name
+from qe.runs.experiments import split_variant
+
 PAPER_ORDER = ("bootstrapped_dqn", "double_dqn", "ensemble_voting", "ucb", "ucb_infogain")
 
 
@@ -22,7 +22,7 @@ def label(variant: object) -> str:
     """A variant, or one over another, as a reader knows them: `ucb-lam=1` is "UCB, lam = 1"."""
 
     def one(name: str) -> str:
-        algorithm, *values = re.split(PART, name)
+        algorithm, values = split_variant(name)
         words = [LABELS.get(algorithm, algorithm), *(v.replace("=", " = ") for v in values)]
         return ", ".join(words)
 
@@ -40,7 +40,7 @@ def ordered(variants: Iterable[str]) -> list[str]:
 
 
 def algorithm_of(variant: str) -> str:
-    return re.split(PART, variant)[0]
+    return split_variant(variant)[0]
 
 
 # Okabe and Ito's colours, which the colour-blind can tell apart.

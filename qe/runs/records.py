@@ -146,7 +146,8 @@ class Diary:
             yield []
         self.evaluations = index
         yield [
-            Evaluation(trainer.frame, trainer.steps, i, *game) for i, game in enumerate(games, 1)
+            Evaluation(trainer.frame, trainer.steps, i, game.return_, game.length)
+            for i, game in enumerate(games, 1)
         ]
 
     def _step(self) -> list[Record]:
@@ -164,7 +165,7 @@ class Diary:
         rows: list[Record] = []
         for game in games:
             self.episodes += 1
-            rows.append(Episode(self.episodes, trainer.frame, trainer.steps, *game))
+            rows.append(Episode(self.episodes, game.end, trainer.steps, game.return_, game.length))
         if trainer.steps % trainer.config.log_every == 0:
             rows.append(self._diagnostics())
         return rows

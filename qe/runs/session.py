@@ -18,7 +18,7 @@ from tqdm.auto import tqdm as tqdm_auto
 
 from qe import RESULTS, TERMINAL
 from qe.config import MACHINE, Config, ConfigError, configure, short
-from qe.learner import NotFiniteError
+from qe.learner import NotFiniteError, find_device
 from qe.runs import checkpoint
 from qe.runs.estimate import needs
 from qe.runs.logs import HEALTH, Health, Logs, Mark, check_logs
@@ -26,6 +26,7 @@ from qe.runs.provenance import git_commit, machine, versions
 from qe.runs.records import LOGS, Diary, Episode
 from qe.runs.signals import Interrupted, Stop
 from qe.runs.status import RUN, checksums, directory_of, identity, status
+from qe.selectors import ActionError
 from qe.train import Trainer
 
 SCRATCH = RESULTS / "scratch"  # not kept in git
@@ -270,6 +271,8 @@ def run(
         )
     if found == "finished" and not directory_of(directory).exists():
         return _kept(config, directory)
+    find_device(config)  # what can't be run here is refused before anything is touched,
+    assert config.rule  # an algorithm of one's own without its function too
     try:
         if found != "finished":
             print(check_resources(config, directory))
@@ -293,6 +296,8 @@ def run(
             f"Learning has run away: {error}. The last good checkpoint of {directory} is kept; "
             f"a lower learning_rate may help."
         ) from None
+    except ActionError as error:
+        raise ConfigError(f"{error} The last checkpoint of {directory} is kept.") from None
     except OSError as error:
         raise ConfigError(
             f"Writing to {directory} failed: {error.strerror or error}. What was written before "

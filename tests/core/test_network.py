@@ -295,6 +295,6 @@ def test_what_the_machine_lacks_is_refused_with_a_sentence(monkeypatch):
             ConfigError, match=r"device must be one that is here, .*cpu, not 'cuda'"
         ):
             find_device(config_of("minatar", device="cuda"))
-    monkeypatch.setattr("qe.learner._bfloat16", lambda: False)
-    with pytest.raises(ConfigError, match="precision must be float32: this processor"):
+    monkeypatch.setattr("qe.learner._bfloat16", lambda device: False)
+    with pytest.raises(ConfigError, match="precision must be float32: this machine"):
         find_device(config_of("minatar", precision="bfloat16", device="cpu"))

@@ -1,12 +1,15 @@
 """Selectors and bonus against a direct transcription of the paper's equations."""
 
 import math
+import random
 
 import numpy as np
+import numpy.random as chance
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
+from numpy.random import default_rng
 
 from qe import selectors
 from qe.selectors import ALGORITHMS, Given
@@ -184,10 +187,18 @@ def test_its_source_is_read_without_comments_and_layout():
 
     assert selectors.source_of(uses_a_function).endswith("# pick: qe.selectors.majority_vote")
 
+    def as_people_write_it(q: np.ndarray, generator: np.random.Generator) -> int:
+        import math
+
+        return math.floor(generator.random() * q.shape[1])
+
+    assert "import math" in selectors.source_of(as_people_write_it)
+
 
 SCALE = 3.0
 mean = 2.0  # not the one of an array
 pick = selectors.majority_vote
+shuffled = random.random
 
 
 def test_what_the_source_does_not_tell_is_refused():
@@ -231,6 +242,23 @@ def test_what_the_source_does_not_tell_is_refused():
     def sneaky(q, rng):
         return globals()["SCALE"]
 
+    def bound(q, rng):
+        return int(shuffled() * 2)  # a method, which says nothing of where it is from
+
+    def drawn(q, rng):
+        return default_rng().integers(2)
+
+    def renamed(q, rng):
+        return chance.randint(2)  # noqa: NPY002
+
+    def within(q, rng):
+        import numpy
+
+        return numpy.random.randint(2)  # noqa: NPY002
+
+    def hashed(q, rng):
+        return hash(str(q)) % 2
+
     def nested(q, rng):
         return max(range(q.shape[1]), key=lambda a: SCALE * q[0, a])
 
@@ -242,6 +270,11 @@ def test_what_the_source_does_not_tell_is_refused():
         (chances, "chances uses np.random from outside"),
         (undefined, "undefined uses nowhere from outside"),
         (sneaky, "sneaky uses globals from outside"),
+        (bound, "bound uses shuffled from outside"),
+        (drawn, "drawn uses default_rng from outside"),
+        (renamed, "renamed uses chance from outside"),
+        (within, "within uses numpy.random from outside"),
+        (hashed, "hashed uses hash from outside"),
         (nested, "nested uses SCALE from outside"),
         (ucb, "ucb is an algorithm of the paper: give yours another name"),
         (three, "three must have two parameters, q and rng, and no defaults"),

@@ -431,6 +431,25 @@ def test_overwriting_leaves_nothing_of_the_run_before(tmp_path):
     assert "network.safetensors" not in json.loads((out / "run.json").read_text())["files"]
 
 
+def test_a_run_that_cant_be_made_here_overwrites_nothing(tmp_path):
+    out = run(small(frames=600), tmp_path / "run", progress=False)
+    before = contents(out)
+    with pytest.raises(ConfigError, match="device must be one that is here"):
+        run(small(frames=600, device="cuda:99"), out, overwrite=True, progress=False)
+    assert contents(out) == before and (out / "run.json").exists()
+    with pytest.raises(ConfigError, match="device must be one that is here"):
+        run(small(frames=600, device="cuda:99"), tmp_path / "new", progress=False)
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_algorithm_that_returns_no_action_is_told_so(tmp_path):
+    def silent(q, rng):
+        return None
+
+    with pytest.raises(ConfigError, match="silent must return an action, a whole number from 0"):
+        run(small(algorithm=silent), tmp_path / "run", progress=False)
+
+
 def test_a_finished_run_of_other_code_is_not_taken_for_this_one(tmp_path, monkeypatch):
     out = run(small(frames=600), tmp_path / "run", progress=False)
     monkeypatch.setattr("qe.runs.status.code_fingerprint", lambda: "of today")

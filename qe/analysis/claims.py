@@ -15,17 +15,27 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from qe.analysis.labels import LABELS
-from qe.analysis.load import ENOUGH, frames_of, load_logs, made_runs, scale_for
-from qe.analysis.scores import KEY, category_counts, last_quarter, matrix, max_means, times_best
+from qe.analysis.load import (
+    ENOUGH,
+    NotMadeError,
+    discoveries,
+    frames_of,
+    load_logs,
+    made_runs,
+    scale_for,
+)
+from qe.analysis.scores import category_counts, last_quarter, matrix, max_means, times_best
 from qe.analysis.statistics import (
     Interval,
     aligned,
     difference,
     draw,
     holm,
+    improvement,
     interval,
     permutation_test,
     seeds_needed,
+    spread,
 )
 from qe.analysis.tables import paper_table
 from qe.config import ConfigError, sentence
@@ -35,6 +45,7 @@ from qe.runs.experiments import PARAMS, Run, read_params
 FILE = Path("claims.yaml")
 REPRODUCED, CONTRADICTED, UNDECIDED = "reproduced", "contradicted", "undecided"
 NO_DIFFERENCE, NOT_YET, NONE = "no relevant difference", "not tested yet", "descriptive"
+TOO_LARGE = "not testable at this scale"
 SURE = 0.95  # of the draws
 Score = Literal["last_quarter", "frozen", "max_mean", "solved"]
 
@@ -60,6 +71,16 @@ class Claim(BaseModel):
     table: str = ""
     counts: dict[str, int] = {}
     needs: str = ""
+
+    def evidence(self) -> list[str]:
+        """Links to what decides it, below `results`."""
+        if self.kind == "posterior":
+            return ["[posterior](../notebooks/posterior.ipynb)"]
+        if self.kind == "published":
+            return [f"[{self.table}](reference/paper/{self.table}.csv)"]
+        places = [self.better, self.worse, self.variant, self.shown, *self.among]
+        experiments = dict.fromkeys(place.split("/")[0] for place in places if place)
+        return [f"[{name}](runs/{name})" for name in experiments]
 
 
 class Claims(BaseModel):
@@ -90,11 +111,14 @@ def read_claims(path: Path) -> Claims:
 def decide(
     seen: Interval, ninety: Interval, p: float, alpha: float, margin: float, seeds: int
 ) -> Verdict:
-    """A contrast's verdict: `seen` with its 95 % interval, the 90 % one, and the corrected p."""
+    """A contrast's verdict: `seen` with its 95 % interval, the 90 % one, and the corrected p.
+
+    An interval without a length says that nothing varied in the runs, not that nothing could.
+    """
     numbers = f"{seen.value:+.2f} [{seen.low:+.2f}, {seen.high:+.2f}], p = {p:.3g}"
     if p < alpha:
         return Verdict(REPRODUCED if seen.value > 0 else CONTRADICTED, numbers)
-    if -margin < ninety.low and ninety.high < margin:
+    if -margin < ninety.low < ninety.high < margin:
         return Verdict(NO_DIFFERENCE, numbers)
     more = f"; {seeds} seeds would show a difference of this size" if seeds else ""
     return Verdict(UNDECIDED, numbers + more)
@@ -118,7 +142,10 @@ class Judge:
         experiment, variant = place.split("/")
         if experiment not in self.params.grids | self.params.controls:
             raise MissingError(f"{experiment} is not made")
-        found = [run for run in made_runs(self.root, experiment) if run.variant == variant]
+        try:
+            found = [run for run in made_runs(self.root, experiment) if run.variant == variant]
+        except NotMadeError:
+            raise MissingError(f"{experiment} is made in part") from None
         if not found:
             raise MissingError(f"{place} is not made")
         return found
@@ -133,8 +160,8 @@ class Judge:
         if score == "max_mean":
             return matrix(max_means(games), runs[0].variant)
         if score == "solved":
-            late = games.groupby(KEY)["return"].apply(lambda r: (r.tail(100) >= 0.5).sum() >= 10)
-            return matrix(late.astype(float).rename("score").reset_index(), runs[0].variant)
+            solved = discoveries(games, runs).assign(score=lambda t: t["solved"].astype(float))
+            return matrix(solved, runs[0].variant)
         scores = last_quarter(games, frames_of(runs))
         scale = scale_for(self.root, runs, scores)
         if not scale.fixed:
@@ -148,10 +175,26 @@ class Judge:
     def contrast(self, claim: Claim, p: float | None = None) -> Verdict:
         x, y = self.pair(claim)
         p = permutation_test(x, y) if p is None else p
-        return decide(
-            interval(difference, x, y), interval(difference, x, y, level=0.9), p,
-            self.rules.alpha, self.rules.margin, seeds_needed(x, y),
+        primaries = sum(c.primary for c in self.rules.claims.values()) if claim.primary else 1
+        found = decide(
+            interval(difference, x, y), interval(difference, x, y, level=0.9), p, self.rules.alpha,
+            self.rules.margin, seeds_needed(x, y, alpha=self.rules.alpha / primaries),
         )  # fmt: skip
+        if claim.score != "solved":
+            size = interval(difference, x, y).value / spread(x, y)
+            chance = float(improvement(*aligned(x, y)))
+            return found._replace(
+                numbers=f"{found.numbers}; {size:.1f} standard deviations of a run, a higher score "
+                f"with a chance of {chance:.2f}"
+            )
+        return Verdict(found.verdict, f"{self._shares(x, y)}; p = {p:.3g}")
+
+    def _shares(self, x: pd.DataFrame, y: pd.DataFrame) -> str:
+        """How many runs solved each game, as "N10 3/10 against 0/10"."""
+        return ", ".join(
+            f"{game} {' against '.join(f'{t.loc[game].sum():.0f}/{t.shape[1]}' for t in (x, y))}"
+            for game in x.index.intersection(y.index)
+        )
 
     def mixed(self, claim: Claim) -> Verdict:
         x, y = self.pair(claim)
@@ -161,10 +204,9 @@ class Judge:
         ninety = {g: interval(difference, x.loc[[g]], y.loc[[g]], level=0.9) for g in games}
         clear = {g for g in games if corrected[g] < self.rules.alpha}
         helped = {g for g in clear if values[g] > 0}
-        not_helped = {g for g in games if (g in clear and values[g] < 0)
-                      or ninety[g].high < self.rules.margin}  # fmt: skip
+        not_helped = {g for g in games if values[g] < 0 or ninety[g].high < self.rules.margin}
         numbers = ", ".join(f"{g} {values[g]:+.2f} (p = {corrected[g]:.3g})" for g in games)
-        if helped and not_helped:
+        if helped and not_helped - helped:
             return Verdict(REPRODUCED, numbers)
         one_sign = len({values[g] > 0 for g in games}) == 1
         return Verdict(CONTRADICTED if clear == set(games) and one_sign else UNDECIDED, numbers)
@@ -184,6 +226,9 @@ class Judge:
 
     def best_of(self, claim: Claim) -> Verdict:
         samples = [self.sample(p, claim.score or self.rules.score) for p in claim.among]
+        lacking = set(claim.games) - set.intersection(*(set(s.index) for s in samples))
+        if lacking:
+            raise MissingError(f"{', '.join(sorted(lacking))} is not made")
         arrays = aligned(*(sample.loc[claim.games] for sample in samples))
 
         def differ(*every: Any) -> Any:
@@ -230,12 +275,15 @@ class Judge:
         numbers = ", ".join(
             f"{LABELS[a]} {found[a]} ({n} printed)" for a, n in claim.counts.items()
         )
-        right = all(found[a] == n for a, n in claim.counts.items())
-        return Verdict(REPRODUCED if right else CONTRADICTED, f"the paper's rows: {numbers}")
+        return Verdict(TOO_LARGE, f"the paper's own rows have {numbers}; it takes {claim.needs}")
 
     def descriptive(self, claim: Claim) -> Verdict:
-        self.runs(claim.shown)
-        return Verdict(NONE, "")
+        runs = self.runs(claim.shown)
+        ours = last_quarter(load_logs(runs), frames_of(runs)).groupby("game")["score"].mean()
+        folder = self.root / "results" / "reference" / "published"
+        theirs = pd.read_csv(folder / "minatar_dqn.csv", index_col="game")["score"]
+        pairs = (f"{game} {ours[game]:.1f} ({theirs[game]:g} published)" for game in ours.index)
+        return Verdict(NONE, ", ".join(pairs))
 
     def verdicts(self) -> pd.DataFrame:
         """A row for each claim; p of the primary ones is Holm's."""
@@ -244,7 +292,7 @@ class Judge:
         p: dict[str, float] = {}
         with suppress(MissingError):  # each of them says below what is missing
             p = holm({name: permutation_test(*self.pair(c)) for name, c in primary.items()})
-        rows = {}
+        rows = []
         for name, claim in claims.items():
             judge: Callable[[Claim], Verdict] = getattr(self, claim.kind)
             try:
@@ -254,6 +302,12 @@ class Judge:
                 found = self.contrast(claim, p[name]) if claim.primary else judge(claim)
             except MissingError as error:
                 found = Verdict(NOT_YET, f"{error}.")
-            text = f"{claim.claim} (primary)" if claim.primary else claim.claim
-            rows[text] = {"verdict": found.verdict, "numbers": found.numbers, "where": claim.paper}
-        return pd.DataFrame(rows).T.rename_axis("claim")
+            rows.append({
+                "claim": claim.claim,
+                "question": "" if claim.question is None else str(claim.question),
+                "verdict": found.verdict + (" (primary)" if claim.primary else ""),
+                "numbers": found.numbers,
+                "in the paper": claim.paper,
+                "from": ", ".join(claim.evidence()),
+            })  # fmt: skip
+        return pd.DataFrame(rows).set_index("claim")

@@ -1,5 +1,6 @@
 """Figures, in one style: for a paper, for a notebook, and the same bytes every time."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,10 @@ STYLE: dict[Any, Any] = {
 
 def use_style() -> None:
     matplotlib.rcParams.update(STYLE)
+    if "ipykernel" in sys.modules:  # sharp on screens of high density, too
+        from matplotlib_inline.backend_inline import set_matplotlib_formats
+
+        set_matplotlib_formats("retina")
 
 
 def save(figure: Figure, path: Path | str, note: str = "") -> None:
@@ -197,6 +202,26 @@ def plot_intervals(table: pd.DataFrame, xlabel: str, even: float | None = None) 
     axes.set(yticks=range(len(table)), xlabel=xlabel)
     axes.set_yticklabels([label(v) for v in table.index])
     axes.invert_yaxis()
+    return figure
+
+
+def plot_shares(table: pd.DataFrame, xlabel: str) -> Figure:
+    """Shares by `statistics.shares`: a panel per game, a row per variant, with its interval."""
+    games = sorted(table["game"].unique(), key=lambda game: (len(game), game))  # N6 before N10
+    variants = ordered(table["variant"])
+    figure, grid = plt.subplots(
+        1, len(games), figsize=(2.4 + 1.5 * len(games), 0.24 * len(variants) + 0.9),
+        layout="constrained", sharey=True, squeeze=False,
+    )  # fmt: skip
+    for axes, game in zip(grid[0], games, strict=True):
+        for _, row in table[table["game"] == game].iterrows():
+            point, y = mark(row["variant"]), variants.index(row["variant"])
+            axes.plot([row["low"], row["high"]], [y, y], color=point["color"], lw=4, alpha=0.3)
+            axes.plot(row["value"], y, **point)
+        axes.set(title=game, xlim=(-0.05, 1.05), xticks=[0, 0.5, 1])
+    grid[0][0].set_yticks(range(len(variants)), [label(v) for v in variants])
+    grid[0][0].invert_yaxis()
+    figure.supxlabel(xlabel, fontsize="medium")
     return figure
 
 

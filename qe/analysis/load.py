@@ -6,12 +6,17 @@ from typing import Any
 import pandas as pd
 
 from qe.analysis.scores import KEY, Scale, human_scale
-from qe.config import ConfigError
-from qe.runs.experiments import PARAMS, Run, read_params, runs_of
+from qe.config import MACHINE, ConfigError
+from qe.runs.experiments import PARAMS, Run, parse_variant, read_params, runs_of
 from qe.runs.status import check_files, read_finished
 
 SUITES = {"minatar": "MinAtar", "atari": "Atari", "deepsea": "DeepSea"}
+CONSTANTS = Path("results", "analysis", "search", "constants.csv")  # 0 and 1 of MinAtar's scores
 ENOUGH = 3  # seeds, below which nothing that they say is final
+
+
+class NotMadeError(ConfigError):
+    """A run that is declared, and not there yet."""
 
 
 def read_log(directory: Path | str, name: str = "episodes") -> pd.DataFrame:
@@ -26,15 +31,22 @@ def made_runs(root: Path, experiment: str) -> list[Run]:
     """
     found = runs_of(experiment, read_params(root / PARAMS))
     runs = [run._replace(out=root / run.out) for run in found]
+    codes = set()
     for run in runs:
         made = read_finished(run.out)
         if made is None:
-            raise ConfigError(f"{run.out} is not made yet: `dvc repro` makes it.")
+            raise NotMadeError(f"{run.out} is not made yet: `dvc repro` makes it.")
         if made["fingerprint"] != run.config.fingerprint():
             raise ConfigError(
                 f"{run.out} was made with {_difference(run, made)}: `dvc repro` makes it again."
             )
         check_files(run.out, made)
+        codes.add(made["code"])
+    if len(codes) > 1:
+        raise ConfigError(
+            f"The runs of {experiment} were made by different learning code: `dvc repro` makes "
+            f"those of older code again."
+        )
     return runs
 
 
@@ -56,6 +68,28 @@ def load_logs(runs: list[Run], name: str = "episodes") -> pd.DataFrame:
     if not parts:
         return pd.DataFrame(columns=[*KEY, "frame", "return"])
     return pd.concat(parts, ignore_index=True)
+
+
+def discoveries(games: pd.DataFrame, runs: list[Run]) -> pd.DataFrame:
+    """What each of these runs of DeepSea found: game, variant, seed, found, solved, games.
+
+    *found* is the first game after the warm-up with the treasure, NaN if there is none; *solved*
+    whether the run ended as its configuration asks for; *games* how many it played.
+    """
+    from qe.train import LAST  # with torch, which takes a second
+
+    by_run = dict(iter(games.groupby(KEY)))
+    rows = []
+    for run in runs:
+        played, config = by_run[tuple(_row(run).values())], run.config
+        if config.solved_return is None:
+            raise ConfigError(f"{run.out} has no solved_return: it can't find a treasure.")
+        treasure = played["return"] >= config.solved_return
+        late = treasure & (played["step"] > config.learning_starts)
+        found = played["episode"][late].min()  # NaN of none
+        solved = bool(treasure.tail(LAST).sum() >= config.solved_games)
+        rows.append(_row(run) | {"found": found, "solved": solved, "games": len(played)})
+    return pd.DataFrame(rows)
 
 
 def load_costs(runs: list[Run]) -> pd.DataFrame:
@@ -89,9 +123,19 @@ def about(runs: list[Run]) -> str:
     reduced = [f"{p} profile" for p in every("profile") if p not in ("default", "paper")]
     frames = " or ".join(f"{n:,}" for n in every("frames"))
     seeds = len(every("seed"))
-    parts = [*(SUITES[s] for s in every("suite")), *reduced, f"{frames} frames"]
+    parts = [*(SUITES[s] for s in every("suite")), *reduced, f"{frames} frames", *_settings(runs)]
     parts.append(f"{seeds} seed{'s' if seeds > 1 else ''}")
     return ", ".join(parts + ["provisional"] * (not enough(runs)))
+
+
+def _settings(runs: list[Run]) -> list[str]:
+    """What the experiment sets for all of its variants, the budget apart: `epsilon = ...`."""
+    silent = {"suite", "game", "seed", "frames", "profile", *MACHINE}
+    shared = list(runs[0].values.items())
+    for run in runs:
+        shared = [(k, v) for k, v in shared if run.values.get(k) == v]
+    said = {name for run in runs for name in parse_variant(run.variant)[1]}
+    return [f"{k} = {v}" for k, v in shared if k not in silent | said]
 
 
 def enough(runs: list[Run]) -> bool:
@@ -101,8 +145,13 @@ def enough(runs: list[Run]) -> bool:
 
 def frames_of(runs: list[Run]) -> int:
     """The budget that all of these runs have."""
-    (frames,) = {run.config.frames for run in runs}
-    return frames
+    budgets = sorted({run.config.frames for run in runs})
+    if len(budgets) != 1:
+        raise ConfigError(
+            f"These runs must have one budget to be in one table, not {len(budgets)} "
+            f"({', '.join(f'{n:,}' for n in budgets)} frames)."
+        )
+    return budgets[0]
 
 
 def scale_for(root: Path, runs: list[Run], scores: pd.DataFrame) -> Scale:
@@ -115,9 +164,11 @@ def scale_for(root: Path, runs: list[Run], scores: pd.DataFrame) -> Scale:
         raise ConfigError("No game ended in the last quarter of these runs: they are too short.")
     if {run.config.suite for run in runs} == {"atari"}:
         return human_scale()
-    path = root / "results" / "reference" / "minatar.csv"
+    path = root / CONSTANTS
     if path.exists():
         found = pd.read_csv(path, index_col="game")
+        if not (found["reference"] > found["random"]).all():  # NaN is not, either
+            raise ConfigError(f"{path} must have a reference above random play in every game.")
         if set(scores["game"]) <= set(found.index):
             return Scale(found["random"], found["reference"], "random play and Double DQN's mean")
     by_game = scores.groupby("game")["score"]

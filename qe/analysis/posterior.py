@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 STATES, ACTIONS = 6, 2  # left and right
 DISCOUNT = 0.9
+WORLDS = 1000  # drawn from the posterior, to know its standard deviation
 HORIZON = 20  # steps of an episode, from the left end
 LEFT, RIGHT = 0, 1
 
@@ -35,7 +36,7 @@ def river() -> tuple[Floats, Floats]:
 
 
 def support() -> Floats:
-    """One where a state may follow: the prior's weights. `[S, A, S]`."""
+    """1 where a transition is possible, else 0: the Dirichlet prior's weights. `[S, A, S]`."""
     near = np.abs(np.arange(STATES)[:, None] - np.arange(STATES)) <= 1
     return np.repeat(near[:, None, :].astype(float), ACTIONS, axis=1)
 
@@ -109,8 +110,10 @@ BELIEFS: dict[str, Belief] = {
 def spread(belief: Belief, n: int, repeats: int = 30, K: int = 10, seed: int = 0) -> float:
     """The standard deviation over heads after `n` transitions from every state and action.
 
-    The mean over states, actions and `repeats` sets of data.
+    The mean over states, actions and `repeats` sets of data. The posterior's own is of a thousand
+    worlds, whatever K is.
     """
+    K = WORLDS if belief is exact else K
     rng = np.random.default_rng([seed, n])
     transitions, _ = river()
     counts = rng.multinomial(n, np.broadcast_to(transitions, (repeats, *transitions.shape)))

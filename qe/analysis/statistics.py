@@ -4,7 +4,8 @@ Samples are tables of one variant's scores, a row per game and a column per seed
 `scores.matrix` makes them. Two samples are compared on the games that both have, by name.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +26,8 @@ PAIRS = (
     ("ucb", "ensemble_voting"),
     ("ucb_infogain", "ucb"),
 )
+CONTRAST = ["difference", "low", "high", "p", "in sd", "chance", "chance, low", "chance, high",
+            "seeds needed"]  # fmt: skip
 PERMUTATIONS = 100_000
 DRAWS = 10_000
 Floats = NDArray[np.float64]
@@ -61,13 +64,17 @@ def improvement(x: Floats, y: Floats) -> Floats:
     return ((wins + 1) / 2).mean((-3, -2, -1))
 
 
-def aligned(*samples: pd.DataFrame) -> list[Floats]:
-    """The samples on the games that all of them have, in one order."""
-    games = samples[0].index
-    for sample in samples[1:]:
-        games = games.intersection(sample.index)
+def common_games(samples: Iterable[pd.DataFrame]) -> pd.Index:
+    """The games that all of the samples have."""
+    games = reduce(pd.Index.intersection, (sample.index for sample in samples))
     if not len(games):
         raise ConfigError("These variants have no game in common.")
+    return games
+
+
+def aligned(*samples: pd.DataFrame) -> list[Floats]:
+    """The samples on the games that all of them have, in one order."""
+    games = common_games(samples)
     return [sample.loc[games].to_numpy(dtype=float) for sample in samples]
 
 
@@ -118,6 +125,15 @@ def share(successes: int, trials: int) -> Interval:
     """A share with its exact (Clopper-Pearson) 95 % interval."""
     found = stats.binomtest(successes, trials).proportion_ci(method="exact")
     return Interval(successes / trials, float(found.low), float(found.high))
+
+
+def shares(found: pd.DataFrame, column: str) -> pd.DataFrame:
+    """In how many seeds `column` holds: game, variant, seeds; a share as value, low, high."""
+    rows = [
+        (*key, len(held), *share(int(held.sum()), len(held)))
+        for key, held in found.groupby(["game", "variant"])[column]
+    ]
+    return pd.DataFrame(rows, columns=["game", "variant", "seeds", *Interval._fields])
 
 
 def over_frames(curves: pd.DataFrame, variants: Sequence[str], draws: int = 1000) -> pd.DataFrame:
@@ -172,7 +188,13 @@ def contrasts(samples: dict[str, pd.DataFrame]) -> pd.DataFrame:
             "chance": chance.value, "chance, low": chance.low, "chance, high": chance.high,
             "seeds needed": str(seeds_needed(x, y) or ""),
         }  # fmt: skip
-    return pd.DataFrame(rows).T.infer_objects()
+    return pd.DataFrame(rows, index=CONTRAST).T.infer_objects()
+
+
+def on_common_games(samples: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """The samples without the games that one of them lacks, so that aggregates are comparable."""
+    games = common_games(samples.values())
+    return {variant: sample.loc[games] for variant, sample in samples.items()}
 
 
 # --- tests -----------------------------------------------------------------------------------
@@ -196,7 +218,7 @@ def permutation_test(
         order = rng.random((draws, len(pool))).argpartition(len(mine) - 1, axis=1)
         first = pool[order[:, : len(mine)]].sum(1)
         total += first / len(mine) - (pool.sum() - first) / len(theirs)
-    as_large = np.abs(total) / len(a) >= seen - 1e-12
+    as_large = np.abs(total) / len(a) >= seen * (1 - 1e-9)  # sums differ by their order
     return float((as_large.sum() + 1) / (draws + 1))
 
 

@@ -1,6 +1,7 @@
 """Tables, as CSV, Markdown, LaTeX and HTML, and the paper's own numbers."""
 
 import html
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,6 +10,8 @@ import pandas as pd
 from qe.analysis import scores
 from qe.analysis.labels import LABELS, label, ordered
 
+LINK = re.compile(r"\[([^]]+)\]\(([^)]+)\)")
+
 
 class Table(NamedTuple):
     """Numbers, which of them are bold, and what to read below."""
@@ -16,11 +19,13 @@ class Table(NamedTuple):
     data: pd.DataFrame
     bold: pd.DataFrame
     note: str = ""
+    deviation: pd.DataFrame | None = None  # what stands behind a ± beside each number
 
 
-def plain(data: pd.DataFrame, note: str = "") -> Table:
+def plain(data: pd.DataFrame, note: str = "", deviation: pd.DataFrame | None = None) -> Table:
     """A table with nothing in bold."""
-    return Table(data, pd.DataFrame(False, index=data.index, columns=data.columns), note)
+    bold = pd.DataFrame(False, index=data.index, columns=data.columns)
+    return Table(data, bold, note, deviation)
 
 
 def _numbers(values: pd.Series) -> list[str]:
@@ -45,10 +50,11 @@ def _rows(table: Table, bold: str, escape: dict[str, str]) -> list[list[str]]:
     rows = [[text(h) for h in header]]
     for name, values in table.data.iterrows():
         marks = table.bold.loc[name]
-        cells = [
-            bold.format(text(v)) if marks[c] else text(v)
-            for c, v in zip(values.index, _numbers(values), strict=True)
-        ]
+        found = dict(zip(values.index, _numbers(values), strict=True))
+        if table.deviation is not None and name in table.deviation.index:
+            for column, sd in table.deviation.loc[name].dropna().items():
+                found[column] += f" ± {sd:,.2f}" if found[column] else ""
+        cells = [bold.format(text(v)) if marks[c] else text(v) for c, v in found.items()]
         rows.append([text(label(name)), *cells])
     return rows
 
@@ -79,6 +85,7 @@ def to_latex(table: Table) -> str:
 def to_html(table: Table) -> str:
     escape = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
     header, *rows = _rows(table, "<b>{}</b>", escape)
+    rows = [[LINK.sub(r'<a href="\2">\1</a>', cell) for cell in row] for row in rows]
     head = "".join(f"<th scope=col>{cell}</th>" for cell in header)
     cells = ["<td class=text>" if text else "<td>" for text in _is_text(table)]
     body = "".join(
@@ -93,25 +100,33 @@ def to_html(table: Table) -> str:
 
 
 def write(table: Table, directory: Path, name: str) -> None:
-    """`name` as .csv, .md, .tex and .html in `directory`."""
+    """`name` as .csv, .md, .tex and .html in `directory`, a folder of results/analysis.
+
+    Links in cells, `[text](path)`, are relative to results/, where the report is.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     table.data.to_csv(directory / f"{name}.csv", lineterminator="\n")
-    for suffix, render in (("md", to_markdown), ("tex", to_latex), ("html", to_html)):
-        (directory / f"{name}.{suffix}").write_text(render(table))
+    markdown = LINK.sub(r"[\1](../../\2)", to_markdown(table))
+    latex = LINK.sub(r"\1", to_latex(table))
+    for suffix, text in (("md", markdown), ("tex", latex), ("html", to_html(table))):
+        (directory / f"{name}.{suffix}").write_text(text)
 
 
 # --- the families ----------------------------------------------------------------------------
 
 
-def with_times_best(data: pd.DataFrame, note: str = "") -> Table:
+def with_times_best(
+    data: pd.DataFrame, note: str = "", deviation: pd.DataFrame | None = None
+) -> Table:
     """A score table with the best of each row in bold and the paper's last row."""
     data = data[ordered(data.columns)]
     last = scores.times_best(data).rename("Times best").to_frame().T
     bold = scores.best(data)
     none = pd.DataFrame(False, index=last.index, columns=last.columns)
     return Table(
-        pd.concat([data, last.astype(float)]).rename_axis("game"), pd.concat([bold, none]), note
-    )
+        pd.concat([data, last.astype(float)]).rename_axis("game"), pd.concat([bold, none]), note,
+        deviation,
+    )  # fmt: skip
 
 
 def categories_table(data: pd.DataFrame, categories: dict[str, str], note: str = "") -> Table:

@@ -67,6 +67,16 @@ def git_commit() -> str | None:
         return None
 
 
+def day_of(commit: str) -> str:
+    """When a commit was made, as `2026-11-18`; nothing where git does not know it."""
+    words = ["git", "show", "-s", "--format=%cs", commit.rstrip("+")]
+    try:
+        done = subprocess.run(words, cwd=PACKAGE, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return done.stdout.strip()
+
+
 def machine() -> dict[str, Any]:
     """What the run was made on."""
     try:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from qe.analysis.compare import compare, plot_beside, plot_runs
 from qe.analysis.load import (
+    CONSTANTS,
     about,
     at_the_papers_scale,
     frames_of,
@@ -100,9 +101,11 @@ def test_the_reference_is_the_scale_where_there_is_one(root):
     runs = made_runs(root, "minatar")
     scores = last_quarter(load_logs(runs), frames_of(runs))
     assert not scale_for(root, runs, scores).fixed
-    (root / "results" / "reference" / "minatar.csv").write_text(
-        "game,random,reference\nBreakout,1,3\nSpaceInvaders,0,10\n"
-    )
+    (root / CONSTANTS).parent.mkdir(parents=True)
+    (root / CONSTANTS).write_text("game,random,reference\nBreakout,1,3\nSpaceInvaders,0,\n")
+    with pytest.raises(ConfigError, match="must have a reference above random play in every game"):
+        scale_for(root, runs, scores)
+    (root / CONSTANTS).write_text("game,random,reference\nBreakout,1,3\nSpaceInvaders,0,10\n")
     scale = scale_for(root, runs, scores)
     assert scale.fixed
     one = pd.DataFrame({"game": ["Breakout", "SpaceInvaders"], "score": [2.0, 5.0]})

@@ -16,6 +16,7 @@ from qe.analysis.statistics import (
     improvement,
     interval,
     iqm,
+    on_common_games,
     permutation_test,
     profiles,
     seeds_needed,
@@ -116,6 +117,19 @@ def test_the_papers_questions_are_asked_of_those_that_are_there():
     row = table.iloc[0]
     assert row["difference"] == pytest.approx(0.95) and row["chance"] == 1.0
     assert int(row["seeds needed"]) >= 2
+
+
+def test_without_the_papers_pairs_there_is_no_contrast():
+    table = contrasts(
+        {"double_dqn": sample([[1.0, 2.0]]), "bootstrapped_dqn": sample([[1.0, 2.0]])}
+    )
+    assert table.empty and {"difference", "low", "high", "p"} <= set(table.columns)
+
+
+def test_aggregates_are_over_the_games_that_all_have():
+    samples = {"ucb": sample([[1.0], [2.0]]), "double_dqn": sample([[3.0]])}
+    kept = on_common_games(samples)
+    assert [len(table) for table in kept.values()] == [1, 1]
 
 
 def test_profiles_fall():

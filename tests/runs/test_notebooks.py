@@ -101,12 +101,15 @@ def test_the_analysis_and_the_report_from_a_small_folder(root):
     execute("paper")
     execute("posterior", lams=[1.0])
     execute("coverage", trials=10)
+    execute("search")
+    execute("deepsea")
     execute("claims")
     for experiment in ("minatar", "atari"):
         for name in ("tables", "curves", "statistics"):
             execute(name, experiment=experiment)
     page = build(results)
-    items = [item for section in sections(results).values() for item in section]
+    found = sections(results).values()
+    items = [item for parts in found for items in parts.values() for item in items]
     assert page.count("<figure>") == len(items) == page.count("<figcaption>")
     assert "http://" not in page and "https://" not in page  # nothing is fetched
     analysis = results / "analysis"

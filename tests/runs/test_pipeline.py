@@ -18,7 +18,7 @@ from tests.copies import SETTINGS, Copy, small
 
 RUNS = "grids@minatar"
 SHOWN = {"tables@minatar", "curves@minatar", "statistics@minatar"}
-ANALYSIS = {"paper", "posterior", "claims", *SHOWN, "report"}
+ANALYSIS = {"paper", "posterior", "search", "deepsea", "claims", *SHOWN, "report"}
 SHIPPED = {"coverage"}  # an analysis that is in git: it reads no run, and takes a minute
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from qe.config import Config, ConfigError, configure, sentence
+from qe.config import Config, ConfigError, configure, sentence, short
 from qe.games import all_games
 from qe.runs.status import is_finished, status
 from qe.selectors import ALGORITHMS
@@ -174,6 +174,8 @@ def runs_of(name: str, params: Params) -> Iterator[Run]:
     """The runs of one experiment."""
     if params.grids.keys() & params.controls.keys() & {name}:
         raise ConfigError(f"params.yaml has {name} twice, in grids and in controls.")
+    if not re.fullmatch(r"\w[\w-]*", name):
+        raise ConfigError(f"experiment must be letters, digits, _ and -, not {short(name)}.")
     experiment = params.grids.get(name) or params.controls.get(name)
     if experiment is None:
         known = ", ".join([*params.grids, *params.controls]) or "none"

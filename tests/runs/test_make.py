@@ -205,6 +205,7 @@ def test_a_variants_name_says_what_it_is():
     assert parse_variant("ucb_infogain-temperature=1.0e-3")[1] == {"temperature": 0.001}
     assert parse_variant("double_dqn") == ("double_dqn", {})
     assert variant_name("ucb", {"lam": 0.1}) == "ucb"  # the paper's
+    assert variant_name("ucb", {"lam": 0.1234561}) == "ucb-lam=0.1234561"
     assert variant_name("ucb", {"lam": 0.5, "prior_scale": 3.0}) == "ucb-lam=0.5-prior_scale=3"
 
 
@@ -213,9 +214,28 @@ def test_what_is_declared_can_be_made():
     assert len(names) == len(set(names)) >= 1
 
 
+GRID = "algorithms: {ucb: {}}\ngrids: {a: {suite: minatar, games: [Breakout]"
+CONTROL = "algorithms: {}\ncontrols: {a: {suite: minatar, games: [Breakout]"
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
+        (GRID + ", variants: {ucb: {lam: 5.0}}}}", "variants of a grid must be a list"),
+        (CONTROL + ", variants: {ucb-lam=1: {lam: 5.0}}}}", "ucb-lam=1 must be what its name says"),
+        (
+            CONTROL + ", variants: ['ucb-lam=[1']}}",
+            "variants must be named <algorithm>-<parameter>",
+        ),
+        (CONTROL + ", variants: [ucb], seeds: [0, 0]}}", "results/runs/a/Breakout/ucb/0 twice"),
+        (CONTROL + ", variants: [ucb], seeds: 0}}", "controls.a.seeds must be at least 1, not 0"),
+        (CONTROL + ", variants: [ucb], settings: {algorithm: ucb}}}", "must not have algorithm"),
+        (CONTROL + ", variants: [ucb-seed=3]}}", "ucb-seed=3 must not set algorithm, game, seed"),
+        (CONTROL + "}}\ngrids: {a: {suite: minatar, games: all}}", "params.yaml has a twice"),
+        (
+            "algorithms: {}\ncontrols: {a: {suite: deepsea, games: all, variants: [ucb]}}",
+            "games must be a list",
+        ),
         ("", "params.yaml must have sections"),
         ("grids: [", "params.yaml is no YAML in line"),
         ("algorithms: {}\ngrid: {}", "grid"),

@@ -49,7 +49,7 @@ class Agent:
         self.head = 0  # that Bootstrapped DQN follows
 
     def begin(self, new_game: bool) -> None:
-        """A life begins, and a game with it or not."""
+        """Call when a life begins; `new_game` says whether a game begins, too."""
         if new_game or self.config.head_per == "life":
             self.head = int(self.rngs["head"].integers(self.config.K))
 
@@ -98,7 +98,7 @@ class View:
         self.frames[-1] = self.env.reset()
 
     def follow(self, step: envs.Step) -> bool:
-        """On to the state after a step. Whether a life, or a game, begins there."""
+        """Advance past a step; returns whether a new life, or game, has begun."""
         over = step.terminal or step.truncated
         if over:
             self._begin()

@@ -51,7 +51,12 @@ COLORS = {
     "ucb": "#D55E00",
     "ucb_infogain": "#CC79A7",
 }
-DASHES = {"bootstrapped_dqn": (4, 1.5), "ensemble_voting": (1.5, 1), "ucb_infogain": (6, 1, 1, 1)}
+DASHES = {
+    "double_dqn": (3, 1, 1, 1),
+    "bootstrapped_dqn": (4, 1.5),
+    "ensemble_voting": (1.5, 1),
+    "ucb_infogain": (6, 1, 1, 1),
+}
 MARKS = {
     "double_dqn": "s", "bootstrapped_dqn": "v", "ensemble_voting": "D", "ucb": "o",
     "ucb_infogain": "P",

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from qe.analysis.scores import KEY, Scale, human_scale
-from qe.config import MACHINE, ConfigError
+from qe.config import MACHINE, ConfigError, configure
 from qe.runs.experiments import PARAMS, Run, parse_variant, read_params, runs_of
 from qe.runs.status import check_files, read_finished
 
@@ -179,4 +179,14 @@ def at_the_papers_scale(root: Path) -> list[Run]:
     """All runs of grids that are the paper's: its network, preprocessing and budget."""
     grids = read_params(root / PARAMS).grids.items()
     names = [n for n, g in grids if g.suite == "atari" and g.settings.get("profile") == "paper"]
-    return [run for name in names for run in made_runs(root, name)]
+    return [run for name in names for run in made_runs(root, name) if _is_the_papers(run)]
+
+
+def _is_the_papers(run: Run) -> bool:
+    """Whether nothing differs from the paper but what the variant's name says."""
+    algorithm, values = parse_variant(run.variant)
+    wanted = configure(
+        "paper", suite="atari", game=run.config.game, seed=run.config.seed, algorithm=algorithm,
+        **values,
+    )  # fmt: skip
+    return wanted.fingerprint() == run.config.fingerprint()

@@ -157,9 +157,9 @@ class Slurm:
 
 
 def queue(otherwise: dict[str, str] | None = None) -> dict[str, str]:
-    """This user's jobs that Slurm has not done with, and their states.
+    """This user's unfinished jobs and their states.
 
-    `otherwise` is the answer while the controller is not to be reached.
+    `otherwise` is the answer while the controller can't be reached.
     """
     done = subprocess.run(
         ["squeue", "--noheader", "--array", "--user", getpass.getuser(), "--format", "%i %T"],

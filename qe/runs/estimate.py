@@ -87,7 +87,7 @@ def seconds_to(config: Config, speed: Speed, step: int) -> float:
 
 @cache
 def _random_share(config: Config) -> float:
-    """Of the steps after the warm-up: those on which epsilon has its way."""
+    """The share of the steps after the warm-up whose action is random."""
     if config.ensemble_epsilon == "warmup_only":
         return 0.0
     unit = 1 if config.schedule_unit == "fraction" else config.steps

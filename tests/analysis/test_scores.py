@@ -1,8 +1,11 @@
 """From logs to curves and scores."""
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,7 +34,8 @@ from qe.analysis.scores import (
 from qe.analysis.statistics import over_frames
 from qe.analysis.tables import cost_table
 from qe.config import ConfigError
-from tests.conftest import sign
+from qe.runs.experiments import Experiment, read_params, runs_of
+from tests.conftest import declared_in, sign, write_run
 
 # --- scores and curves -----------------------------------------------------------------------
 
@@ -195,3 +199,42 @@ def test_a_run_stands_beside_the_shipped_runs_of_its_game_and_budget(root, capsy
     assert "UCB, lam = 1" in labels
     assert plot_beside(mine, root / "nothing") is None
     assert "has Breakout with 8,000 frames" in capsys.readouterr().out
+
+
+def test_runs_of_two_budgets_are_refused_in_one_table(root):
+    run, *_ = made_runs(root, "minatar")
+    longer = run._replace(config=run.config.model_copy(update={"frames": 9000}))
+    with pytest.raises(ConfigError, match=r"must have one budget .* not 2 \(8,000, 9,000 frames\)"):
+        frames_of([run, longer])
+
+
+def test_runs_of_two_learning_codes_are_refused_in_one_number(root):
+    run, *_ = made_runs(root, "minatar")
+    path = run.out / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"code": "older"}))
+    with pytest.raises(ConfigError, match="runs of minatar were made by different learning code"):
+        made_runs(root, "minatar")
+
+
+def test_what_an_experiment_sets_stands_below_its_figures(root):
+    params = read_params(root / "params.yaml")
+    experiment = {
+        "suite": "minatar", "games": ["Breakout"], "variants": ["ucb-lam=1"],
+        "settings": {"frames": 8000, "discount": 0.9},
+    }  # fmt: skip
+    params.controls["a"] = Experiment.model_validate(experiment)
+    said = "MinAtar, 8,000 frames, discount = 0.9, 1 seed, provisional"
+    assert about(list(runs_of("a", params))) == said
+
+
+def test_only_runs_of_the_papers_settings_stand_beside_its_own(root):
+    algorithms = {"ucb": {}}
+    grid = {"suite": "atari", "games": ["Pong"], "variants": ["ucb"]}
+    small = grid | {"settings": {"profile": "paper", "frames": 8000, "K": 2}}
+    whole = grid | {"settings": {"profile": "paper"}}
+    for entry, count in ((small, 0), (whole, 1)):
+        text = yaml.safe_dump({"algorithms": algorithms, "grids": {"paper": entry}})
+        (root / "params.yaml").write_text(text)
+        for run in declared_in(root):
+            write_run(run, 1.0)
+        assert len(at_the_papers_scale(root)) == count

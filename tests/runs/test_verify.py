@@ -100,7 +100,7 @@ def test_a_run_json_that_is_none_is_refused(made, capsys):
     for text, sentence in (
         ("", "can't be read"),
         ("[]", "is not of a finished run"),
-        ("{}", "it lacks"),
+        ("{}", "fingerprint is missing"),
     ):
         (made / "run.json").write_text(text)
         assert main(["verify", str(made)]) == 2

@@ -122,7 +122,7 @@ def test_whatever_happens_the_result_is_that_of_a_run_left_alone(attack):
 def test_a_stopped_run_goes_on_in_another_process(stopped, whole, capsys):
     assert not (stopped / "run.json").exists()
     run(small(), stopped, progress=False)
-    assert "Going on from frame" in capsys.readouterr().err
+    assert "Going on from frame" in capsys.readouterr().out
     assert contents(stopped) == whole
     summary = json.loads((stopped / "run.json").read_text())
     assert summary["resumed"] == 1 and summary["checkpoints"] >= 3
@@ -268,7 +268,7 @@ def test_a_finished_run_is_not_made_again(tmp_path, capsys):
     directory = run(small(frames=600), tmp_path / "run", progress=False)
     before = (directory / "run.json").stat().st_mtime_ns
     assert run(small(frames=600), directory, progress=False) == directory
-    assert "holds this run already" in capsys.readouterr().err
+    assert "holds this run already" in capsys.readouterr().out
     assert (directory / "run.json").stat().st_mtime_ns == before
 
 
@@ -312,7 +312,7 @@ def test_a_process_that_waited_for_the_lock_looks_again(tmp_path, monkeypatch, c
         finished = (out / "run.json").stat().st_ino
         store.discard()
         assert all(waiter.result() == out for waiter in waiters)
-    assert capsys.readouterr().err.count("holds this run already") == 2
+    assert capsys.readouterr().out.count("holds this run already") == 2
     assert (out / "run.json").stat().st_ino == finished
     assert not checkpoint.directory_of(out).exists()
 

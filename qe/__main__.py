@@ -175,6 +175,7 @@ def command_random(args: Arguments) -> None:
     games = args.game or ([*MINATAR] if args.suite == "minatar" else [])
     if not games:
         raise ConfigError("game must be given: --game Pong --game Qbert.")
+    interruptible()
     print(measure(args.suite, games, args.games, args.out))
 
 

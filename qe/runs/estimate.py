@@ -176,10 +176,10 @@ def describe(config: Config, speed: Speed, seconds: float) -> str:
 
 def measure_together(config: Config, workers: int) -> Speed:
     """The speed of one process while as many as there will be are at work: they share caches."""
-    # Ctrl-C is for this process alone, which ends the others; what is blocked is inherited.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # Ctrl-C is for this process alone, which ends the others: they inherit that it is ignored.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     pool = multiprocessing.get_context("spawn").Pool(workers)
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    signal.signal(signal.SIGINT, before)
     with pool:
         found = pool.map(measure, [config] * workers, chunksize=1)
     return Speed(*(median(values) for values in zip(*found, strict=True)))

@@ -278,7 +278,7 @@ PIPELINE: dict[str, Command] = {
 
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        super().error(cut(message))
+        super().error(cut(" ".join(message.split())))
 
 
 def build_parser() -> argparse.ArgumentParser:

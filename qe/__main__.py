@@ -11,7 +11,8 @@ def _stopped_early(*_: object) -> None:
 
 
 SCRIPT = sys.argv[0].endswith("/qe")  # called as `qe`
-# Ctrl-C gets its sentence from the first moment on; `main` takes over.
+# Ctrl-C gets its sentence from the first moment on, and whatever is being imported: some modules
+# catch what is raised meanwhile. What has to be tidied up takes over, in `interruptible` or `Stop`.
 ASKED = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not ignored, as by nohup
 if ASKED and (SCRIPT or __name__ == "__main__"):
     signal.signal(signal.SIGINT, _stopped_early)
@@ -22,17 +23,19 @@ import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NoReturn, get_args
 
 import shtab
 
-from qe import RESULTS
-from qe.config import Config, ConfigError, configure
+from qe import RESULTS, TERMINAL
+from qe.config import Config, ConfigError, configure, cut, short
 from qe.selectors import ALGORITHMS
 
 Arguments = argparse.Namespace
 NAME = "qe" if SCRIPT else "python -m qe"
 SUITES = get_args(Config.model_fields["suite"].annotation)
+EXAMPLES = {"atari": "Pong", "minatar": "Breakout", "deepsea": "N10"}
+LONG = 3600  # seconds, of a run that is not begun unasked
 # torch takes a second to import, papermill two: each command imports what it needs, once its words
 # are known to be right.
 
@@ -44,7 +47,7 @@ def parse_value(name: str, text: str) -> Any:
         return text
     try:
         value = json.loads(text.replace("_", "").lower())
-    except ValueError:  # no number, or one of thousands of digits
+    except (ValueError, RecursionError):  # no number, or one of thousands of digits or brackets
         return text
     # 1e6 frames are meant as a whole number.
     whole = isinstance(field.default, int) and isinstance(value, float) and value.is_integer()
@@ -57,7 +60,7 @@ def parse_parameters(words: list[str]) -> dict[str, Any]:
     rest = iter(words)
     for word in rest:
         if not word.startswith("--"):
-            raise ConfigError(f"Expected a parameter such as --game, not {word!r}.")
+            raise ConfigError(f"Expected a parameter such as --game, not {short(word)}.")
         name, equals, text = word[2:].partition("=")
         name = name.replace("-", "_")
         if not equals:
@@ -73,8 +76,25 @@ def parse_options(words: list[str]) -> dict[str, str]:
     """`name=value`, as sbatch has them."""
     for word in words:
         if "=" not in word:
-            raise ConfigError(f"sbatch must be name=value, not {word!r}.")
+            raise ConfigError(f"sbatch must be name=value, not {short(word)}.")
     return dict(word.split("=", 1) for word in words)
+
+
+def interruptible() -> None:
+    """From here on, Ctrl-C is an exception that something is tidied up after."""
+    if signal.getsignal(signal.SIGINT) is _stopped_early:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def agreed(seconds: float) -> bool:
+    """Whether to begin a run that takes so long: a person at a terminal is asked."""
+    nobody = {TERMINAL, "DVC_ROOT"} & os.environ.keys() or not (sys.stdin and sys.stdin.isatty())
+    if seconds < LONG or nobody:
+        return True
+    try:
+        return input("Go on? [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        return False
 
 
 # --- what users call -------------------------------------------------------------------------
@@ -82,17 +102,25 @@ def parse_options(words: list[str]) -> dict[str, str]:
 
 def command_run(args: Arguments) -> None:
     values = parse_parameters(args.rest)
-    config = configure(args.profile, **values)
+    suite = values.get("suite", "atari")
+    example = EXAMPLES.get(suite, "Pong")
+    config = configure(args.profile, **{"game": example} | values)
     if "game" not in values:
-        raise ConfigError("game must be given: --suite minatar --game Breakout, for example.")
-    from qe.runs.estimate import describe
-    from qe.runs.session import check_resources, directory_for, run
-    from qe.runs.status import status
+        raise ConfigError(
+            f"game must be given: --suite {suite} --game {example}, for example; "
+            f"`{NAME} games` lists them."
+        )
+    from qe.runs.estimate import describe, predict
+    from qe.runs.session import check_resources, directory_for, look, run
 
     directory = directory_for(config, args.out)
-    if args.overwrite or status(directory, config) in ("new", "resumable"):
+    found = "new" if args.overwrite else look(directory, config)
+    if found != "finished":
         check_resources(config, directory)  # before the prediction, which takes some of them
-        print(describe(config), flush=True)
+        speed, seconds = predict(config)
+        print(describe(config, speed, seconds), flush=True)
+        if found == "new" and not args.yes and not agreed(seconds):
+            raise ConfigError("Not begun.")
     print(run(config, directory, overwrite=args.overwrite))
 
 
@@ -115,12 +143,14 @@ def command_games(args: Arguments) -> None:
 def command_estimate(args: Arguments) -> None:
     from qe.runs.estimate import estimate_all
 
+    interruptible()
     print(estimate_all(args.params, args.workers, args.price))
 
 
 def command_verify(args: Arguments) -> None:
     from qe.runs.verify import verify
 
+    interruptible()
     steps, games = verify(args.run, args.steps)
     print(f"{args.run}: the same, byte for byte, up to step {steps:,} ({games:,} games).")
 
@@ -134,6 +164,7 @@ def command_compare(args: Arguments) -> None:
 def command_watch(args: Arguments) -> None:
     from qe.explore.video import watch
 
+    interruptible()
     print(watch(args.run, args.out, seed=args.seed, max_steps=args.steps, fps=args.fps))
 
 
@@ -144,6 +175,7 @@ def command_random(args: Arguments) -> None:
     games = args.game or ([*MINATAR] if args.suite == "minatar" else [])
     if not games:
         raise ConfigError("game must be given: --game Pong --game Qbert.")
+    interruptible()
     print(measure(args.suite, games, args.games, args.out))
 
 
@@ -156,6 +188,7 @@ def command_make(args: Arguments) -> int:
     from qe.runs.make import Clock, Local, Place, hold, make
     from qe.runs.signals import die_with_parent
 
+    interruptible()
     die_with_parent()
     declared = list(runs_of(args.experiment, read_params()))
     with hold(args.experiment):
@@ -192,6 +225,7 @@ def command_execute(args: Arguments) -> None:
     from qe.runs.experiments import find_run
     from qe.runs.notebooks import execute_run
 
+    interruptible()
     execute_run(lambda: find_run(args.experiment, args.game, args.variant, args.seed))
 
 
@@ -200,6 +234,7 @@ def command_analyse(args: Arguments) -> None:
     from qe.runs.notebooks import execute
     from qe.runs.signals import die_with_parent
 
+    interruptible()
     die_with_parent()
     values = {"experiment": args.experiment} if args.experiment else {}
     name = "-".join([args.notebook, *values.values()])
@@ -241,12 +276,17 @@ PIPELINE: dict[str, Command] = {
 }
 
 
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(cut(" ".join(message.split())))
+
+
 def build_parser() -> argparse.ArgumentParser:
     def listed(title: str, commands: dict[str, Command]) -> str:
         lines = [f"  {name:<12}{about}" for name, (_, about) in commands.items()]
         return "\n".join([f"{title}:", *lines])
 
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=NAME,
         usage=f"{NAME} COMMAND ...",
         description=f"{__doc__}\n\n{listed('what users call', USERS)}\n\n"
@@ -271,6 +311,7 @@ def build_parser() -> argparse.ArgumentParser:
     run.add_argument("--out", help="directory (default: one of its own under results/scratch)")
     run.add_argument("--overwrite", action="store_true", help="make a finished run again")
     run.add_argument("--profile", default="default", help="parameters to start from")
+    run.add_argument("--yes", action="store_true", help="begin even what takes hours, unasked")
 
     made["parameters"].add_argument("--suite", default="atari")
     made["parameters"].add_argument("--profile", default="default")
@@ -334,30 +375,44 @@ def more_words() -> list[str]:
         raise ConfigError(f"QE_MAKE must be words as a shell has them: {error}.") from None
 
 
+def check_text(words: list[str]) -> None:
+    """Refuse bytes that are no characters: nothing could print them."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(f"{short(word)} is no text in UTF-8.") from None
+
+
+def say(sentence: str) -> None:
+    print(f"qe: {cut(' '.join(sentence.split()))}", file=sys.stderr)
+
+
 def main(words: list[str] | None = None) -> int:
-    if signal.getsignal(signal.SIGINT) is _stopped_early:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    parser = build_parser()
     words = sys.argv[1:] if words is None else words
     try:
         if words[:1] == ["make"]:
             words = [*words, *more_words()]
+        check_text(words)
+        parser = build_parser()
         args, rest = parser.parse_known_args(words)
         if rest and args.command != "run":
             parser.error(f"unrecognized arguments: {' '.join(rest)}")
         args.rest = rest
-        return (USERS | PIPELINE)[args.command][0](args) or 0
+        code = (USERS | PIPELINE)[args.command][0](args) or 0
+        sys.stdout.flush()
+        return code
     except ConfigError as error:
-        print(f"qe: {' '.join(str(error).split())}", file=sys.stderr)
+        say(str(error))
         return 2
     except BrokenPipeError:  # `| head` has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 141
     except OSError as error:  # a full disk, a folder that may not be written to
-        print(f"qe: {error.strerror or error}: {error.filename or 'no file'}.", file=sys.stderr)
+        say(f"{error.strerror or error}: {error.filename or 'the standard output'}.")
         return 2
     except KeyboardInterrupt as stopped:
-        print(f"qe: {str(stopped) or 'Stopped.'}", file=sys.stderr)
+        say(str(stopped) or "Stopped.")
         return 128 + getattr(stopped, "number", 2)
 
 

@@ -235,12 +235,12 @@ def configure(profile: str = "default", **values: Any) -> Config:
     """A configuration from the paper's defaults, a profile and the user's own values."""
     profiles = sorted(path.name for path in PROFILES.iterdir())
     if profile not in profiles:
-        raise ConfigError(f"profile must be one of {', '.join(profiles)}, not {profile!r}.")
+        raise ConfigError(f"profile must be one of {', '.join(profiles)}, not {short(profile)}.")
     for name in values:
         if name not in Config.model_fields:
             near = difflib.get_close_matches(name, Config.model_fields, n=1)
             hint = f"did you mean {near[0]}?" if near else "see python -m qe parameters."
-            raise ConfigError(f"There is no parameter {name!r}; {hint}")
+            raise ConfigError(f"There is no parameter {short(name)}; {hint}")
     function = values.get("algorithm")
     try:
         if callable(function):
@@ -250,7 +250,7 @@ def configure(profile: str = "default", **values: Any) -> Config:
     except ValidationError as error:
         raise ConfigError(sentence(error)) from None
     except ValueError as error:
-        raise ConfigError(f"{error}.") from None
+        raise ConfigError(cut(f"{error}.")) from None
     if callable(function):
         config._function = function
     return config
@@ -263,7 +263,8 @@ def _from_profile(profile: str, values: dict[str, Any]) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for source in dict.fromkeys(("default", profile)):
         path = PROFILES / source / f"{suite}.yaml"
-        merged |= yaml.safe_load(path.read_text()) if path.exists() else {}
+        known = str(suite) in TRUNK_LAYERS and path.exists()
+        merged |= yaml.safe_load(path.read_text()) if known else {}
     rule = ALGORITHMS.get(algorithm) if isinstance(algorithm, str) else None
     if rule is not None and not rule.ensemble:
         merged = {k: v for k, v in merged.items() if k not in ALGORITHMS["ucb"].reads} | {"K": 1}
@@ -284,17 +285,26 @@ def sentence(error: ValidationError, depth: int = 1) -> str:
     """pydantic's first complaint, as one sentence; names are `depth` deep."""
     first = error.errors()[0]
     if first["type"] == "value_error":
-        return f"{first['ctx']['error']}."
-    name = ".".join(map(str, first["loc"][:depth])) or "it"
-    if first["type"] == "missing":
+        return cut(f"{first['ctx']['error']}.")
+    name = short(".".join(map(str, first["loc"][:depth])) or "it", quoted=False)
+    if first["type"] == "extra_forbidden":
+        return f"There is no {name}."
+    if first["type"] == "missing" and len(first["loc"]) <= depth:
         return f"{name} is missing."
+    if first["type"] == "missing":  # of a list in a list
+        return f"{name} has too few values in {short(first['input'])}."
     rule = first["msg"].removeprefix("Input should be ")
     for theirs, ours in PLAIN.items():
         rule = rule.replace(theirs, ours)
     return f"{name} must be {rule}, not {short(first['input'])}."
 
 
-def short(value: object) -> str:
+def short(value: object, quoted: bool = True) -> str:
     """A value in a sentence, which a hundred characters are enough for."""
-    text = repr(value)
+    text = repr(value) if quoted else str(value)
     return text if len(text) <= 100 else f"{text[:100]}..."
+
+
+def cut(text: str) -> str:
+    """A sentence whose longest words, which nobody reads, are cut short."""
+    return re.sub(r"\S{300,}", lambda word: f"{word[0][:100]}...", text)

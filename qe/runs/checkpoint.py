@@ -36,7 +36,10 @@ from qe.runs.status import directory_of, read_identity
 
 State = dict[str, Any]
 TENSOR = "tensor:"
-UNREADABLE = (FileNotFoundError, ValueError, KeyError, TypeError, SafetensorError)
+UNREADABLE = (
+    FileNotFoundError, ValueError, LookupError, TypeError, AttributeError, RecursionError,
+    SafetensorError,
+)  # fmt: skip
 UNUSABLE = (DamagedError, ValueError, LookupError, TypeError, AttributeError, RuntimeError)
 PATIENCE = 5.0  # seconds to wait for a lock: a killed notebook's kernel lives on for one or two
 
@@ -62,6 +65,24 @@ def join(tree: Any, tensors: dict[str, Tensor]) -> Any:
     return tree
 
 
+def check_types(saved: Any, pattern: Any, name: str = "it") -> None:
+    """Refuse a state whose values are not of the kinds that those of another state are."""
+    if isinstance(pattern, dict):
+        fits = isinstance(saved, dict) and saved.keys() >= pattern.keys()
+    elif isinstance(pattern, np.ndarray | Tensor):
+        fits = isinstance(saved, Tensor) and saved.shape == pattern.shape
+    elif isinstance(pattern, list):
+        fits = isinstance(saved, list) and all(isinstance(value, int) for value in saved)
+    elif isinstance(pattern, float):
+        fits = type(saved) in (float, int)
+    else:
+        fits = type(saved) is type(pattern)
+    if not fits:
+        raise DamagedError(f"{name} is damaged")
+    for key in pattern if isinstance(pattern, dict) else ():
+        check_types(saved[key], pattern[key], key)
+
+
 def _plain(value: Any) -> Any:
     """numpy's numbers, which JSON does not know."""
     return value.item()
@@ -69,10 +90,14 @@ def _plain(value: Any) -> Any:
 
 def write_atomically(path: Path, text: str) -> None:
     temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with temporary.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a full disk does not say which file
+        raise
     temporary.replace(path)
     sync(path.parent)  # the new name, too, outlives a power cut
 
@@ -105,7 +130,7 @@ def _digest(tensor_file: Path, tree: str) -> str:
 
 
 class Store:
-    """The checkpoint directory of one run. Entering it takes the lock."""
+    """The checkpoint directory of one run. Entering it takes the lock; `claim` makes it its own."""
 
     def __init__(self, run: Path, identity: dict[str, str]) -> None:
         self.run = run
@@ -120,11 +145,14 @@ class Store:
         lock.truncate(0)
         lock.write(f"process {os.getpid()} on {socket.gethostname()}")
         lock.flush()
+        return self
+
+    def claim(self) -> None:
+        """From here on it is of this run; what it has of another one is removed."""
         if read_identity(self.run) != self.identity:
             self.clear()  # first, or a kill here would leave one run's state under another's name
             write_atomically(self.directory / "identity.json", json.dumps(self.identity))
             sync(self.directory.parent)  # logs that outlive a power cut are never without it
-        return self
 
     def _take_lock(self) -> IO[str]:
         """Wait for the lock. Whoever had it may have removed its file: then there is a new one."""
@@ -175,7 +203,7 @@ class Store:
 
         `restore` may find that other files are damaged, and raises a DamagedError then.
         """
-        found: list[tuple[int, int, State]] = []
+        found: dict[int, tuple[int, State]] = {}  # by number
         broken = 0
         for generation in (0, 1):
             record = self.directory / f"{generation}.json"
@@ -188,11 +216,12 @@ class Store:
                 if _digest(target, content["tree"]) != content["sha256"]:
                     raise ValueError("its checksum is wrong")
                 state = join(json.loads(content["tree"]), load_file(target))
-                found.append((content["number"], generation, state))
+                check_types(state["number"], 0, "its number")
+                found[state["number"]] = generation, state
             except UNREADABLE as error:
                 broken += 1
                 print(f"Checkpoint {record} can't be read ({error}).", file=sys.stderr)
-        for number, generation, state in sorted(found, key=lambda item: item[0], reverse=True):
+        for number, (generation, state) in sorted(found.items(), reverse=True):
             try:
                 restore(state)
             except UNUSABLE as error:

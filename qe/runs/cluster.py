@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from qe.config import ConfigError
+from qe.config import ConfigError, short
 from qe.runs.checkpoint import write_atomically
 from qe.runs.experiments import EXECUTED, Run
 from qe.runs.make import POLL, STOPPED, Ended, Local
@@ -27,6 +27,7 @@ ALWAYS = 100_000  # times that a job may reach its time limit and be started aga
 
 
 LEAST = {"hours": 0.05, "parallel": 1, "gpus": 0, "per_job": 1, "memory": 0.001}
+MOST = 1_000_000
 
 
 class Options(NamedTuple):
@@ -42,8 +43,10 @@ class Options(NamedTuple):
 
     def check(self) -> None:
         for name, least in LEAST.items():
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} must be at least {least}, not {getattr(self, name)}.")
+            value = getattr(self, name)
+            if not least <= value < MOST:  # nor NaN
+                limit = f"below {MOST:,}" if value > least else f"at least {least}"
+                raise ConfigError(f"{name} must be {limit}, not {short(value)}.")
 
 
 class Job:

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -16,15 +17,19 @@ import psutil
 import torch
 
 from qe import envs
-from qe.config import Config, ConfigError
+from qe.config import Config, ConfigError, short
 from qe.learner import NotFiniteError
 from qe.network import QEnsemble
 from qe.replay import BYTES_BESIDE_FRAME, default_slack
 from qe.runs.experiments import Run, declared, read_params
 from qe.runs.provenance import machine
+from qe.runs.signals import import_games
 from qe.runs.status import read_finished
 from qe.schedules import interpolate
 from qe.train import Trainer
+
+MOST = 10_000  # workers
+MAY_HELP = "a lower learning_rate, or less extreme values of what else was set, may help"
 
 
 class Speed(NamedTuple):
@@ -46,6 +51,7 @@ def shape(config: Config) -> tuple[object, ...]:
 
 def measure(config: Config, seconds: float = 2.0) -> Speed:
     """Train for some seconds with a small replay memory, and see; not longer than a short run."""
+    import_games(config.suite)
     warmup = 200
     short = {
         "learning_starts": warmup,
@@ -98,6 +104,7 @@ def _random_share(config: Config) -> float:
 
 def needs(config: Config) -> tuple[int, int]:
     """Bytes of disk and of memory that a run takes when its replay is full."""
+    import_games(config.suite)
     env = envs.make(config, np.random.default_rng(0))
     with torch.device("meta"):
         network = QEnsemble(config, env.frame_shape, env.n_actions)
@@ -120,8 +127,9 @@ def memory_of(configs: Sequence[Config]) -> int:
 def choose_workers(configs: Sequence[Config], asked: int | None = None) -> int:
     """How many of these runs to make at once: one a core, and what memory bears."""
     if asked is not None:
-        if asked < 1:
-            raise ConfigError(f"workers must be at least 1, not {asked}.")
+        if not 1 <= asked <= MOST:
+            limit = "at least 1" if asked < 1 else f"at most {MOST}"
+            raise ConfigError(f"workers must be {limit}, not {short(asked)}.")
         return asked
     linux = sys.platform == "linux"
     cores = len(os.sched_getaffinity(0)) if linux else os.cpu_count() or 1
@@ -141,14 +149,21 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
 
 
-def describe(config: Config) -> str:
-    """What a run is and what it will take, in two lines."""
+def predict(config: Config) -> tuple[Speed, float]:
+    """The speed of a run here, and the seconds that it will take."""
     try:
         with np.errstate(all="ignore"):
             speed = measure(config)
     except NotFiniteError as error:
-        raise ConfigError(f"Learning has run away: {error}; lower the learning_rate.") from None
-    seconds = seconds_to(config, speed, config.steps)
+        raise ConfigError(f"Learning has run away: {error}; {MAY_HELP}.") from None
+    except RuntimeError as error:  # torch's, of a value that float32 has no room for
+        said = (str(error).strip() or "no reason").splitlines()[0]
+        raise ConfigError(f"Learning fails: {said}; {MAY_HELP}.") from None
+    return speed, seconds_to(config, speed, config.steps)
+
+
+def describe(config: Config, speed: Speed, seconds: float) -> str:
+    """What a run is and what it will take, in two lines."""
     return (
         f"{config.suite} {config.game}, {config.algorithm}, K = {config.K}, seed {config.seed}: "
         f"{config.frames:,} frames = {config.steps:,} steps; {speed.parameters:,} weights.\n"
@@ -161,14 +176,18 @@ def describe(config: Config) -> str:
 
 def measure_together(config: Config, workers: int) -> Speed:
     """The speed of one process while as many as there will be are at work: they share caches."""
-    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+    # Ctrl-C is for this process alone, which ends the others: they inherit that it is ignored.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    pool = multiprocessing.get_context("spawn").Pool(workers)
+    signal.signal(signal.SIGINT, before)
+    with pool:
         found = pool.map(measure, [config] * workers, chunksize=1)
     return Speed(*(median(values) for values in zip(*found, strict=True)))
 
 
 def estimate_all(params: Path, asked: int | None, price: float | None) -> str:
     """A table of every experiment and variant, the whole, and a comparison with finished runs."""
-    if price is not None and price < 0:
+    if price is not None and not price >= 0:
         raise ConfigError(f"price must be at least 0, not {price}.")
     runs = declared(read_params(params))
     if not runs:
@@ -196,7 +215,7 @@ def estimate_all(params: Path, asked: int | None, price: float | None) -> str:
         })  # fmt: skip
         for run, guess in zip(members, seconds, strict=True):
             found = read_finished(run.out)
-            if found and machine().items() <= found["machine"].items():
+            if found and found["seconds"] and machine().items() <= found["machine"].items():
                 rate = found["steps"] / found["seconds"] / (run.config.steps / guess)
                 taken.append({"experiment": experiment, "variant": variant, "speed": rate})
     wall = max(sum(map(predicted, runs)) / workers, *map(predicted, runs))

@@ -5,7 +5,8 @@ import difflib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from qe.runs.provenance import code_fingerprint
 from qe.runs.signals import die_with_parent, passing_signals_on
 from qe.runs.status import status
 
+BESIDE = ("more", "out", "overwrite", "steps")  # what notebooks have beside a run's parameters
 LONGEST = 60  # characters of a folder for sockets: the system allows about 100 in all
 
 # papermill and torch take three seconds to import: not before there is something to run.
@@ -44,13 +46,14 @@ def execute(notebook: Path, parameters: dict[str, Any], output: Path) -> None:
         parameters = {k: v for k, v in parameters.items() if k in known}
         parameters["more"] = parameters.get("more", {}) | others
     output.parent.mkdir(parents=True, exist_ok=True)
+    temporary = output.with_name(f"{output.stem}.tmp.ipynb")
     os.environ[TERMINAL] = "1"
     try:
-        with sockets() as folder:
+        with keeping(temporary, output), sockets() as folder:
             manager = {"transport": "ipc", "ip": f"{folder}/kernel"}
             papermill.execute_notebook(
                 str(notebook),
-                str(output),
+                str(temporary),
                 parameters,
                 progress_bar=False,
                 config=Traits({"KernelManager": manager}),
@@ -65,6 +68,22 @@ def execute(notebook: Path, parameters: dict[str, Any], output: Path) -> None:
         raise ConfigError(f"The kernel of {notebook.name} died; see {output}.") from None
 
 
+@contextmanager
+def keeping(temporary: Path, output: Path) -> Iterator[None]:
+    """Has `output` replaced when all is written, a failed notebook too; but not by a torn one."""
+    try:
+        yield
+    except OSError as error:  # a full disk, which does not say which file
+        temporary.unlink(missing_ok=True)
+        error.filename = error.filename or str(output)
+        raise
+    except BaseException:
+        if temporary.exists():
+            temporary.replace(output)
+        raise
+    temporary.replace(output)
+
+
 def check_cell() -> None:
     """Refuse a misspelt name in the cell of parameters, as it was run last in a live notebook.
 
@@ -75,20 +94,34 @@ def check_cell() -> None:
     shell = get_ipython()
     if shell is None:
         return
-    cells = shell.user_ns.get("In", [])
-    known = {*Config.model_fields, "more", "out", "overwrite"}
+    cells = [_assigned(shell.transform_cell(cell)) for cell in shell.user_ns.get("In", [])]
+    known = {*Config.model_fields, *BESIDE}
+    most = max((len(cell & known) for cell in cells), default=0)
     for cell in reversed(cells):
-        found = [target.id for node in ast.parse(shell.transform_cell(cell)).body
-                 for target in getattr(node, "targets", [getattr(node, "target", None)])
-                 if isinstance(target, ast.Name)]  # fmt: skip
-        if not {"suite", "game", "seed"} <= set(found):
+        if len(cell & known) < max(most / 2, 2):
             continue
-        for name in found:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, 1)
-                hint = f"; did you mean {near[0]}?" if near else "."
-                raise ConfigError(f"There is no parameter {name!r}{hint}")
+        for name in sorted(cell - known):
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]}?" if near else "."
+            raise ConfigError(f"There is no parameter {name!r}{hint}")
         return
+
+
+def _assigned(code: str) -> set[str]:
+    """The names that a cell assigns at its top level; none if it is no Python."""
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError):
+        return set()
+    targets = [
+        target
+        for node in tree.body
+        for target in getattr(node, "targets", [getattr(node, "target", None)])
+        if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign)
+    ]
+    return {
+        inner.id for target in targets for inner in ast.walk(target) if isinstance(inner, ast.Name)
+    }
 
 
 def sockets() -> tempfile.TemporaryDirectory[str]:

@@ -14,18 +14,28 @@ from typing import Any
 
 import psutil
 from tqdm import tqdm
-from tqdm.auto import tqdm as tqdm_auto
 
-from qe import RESULTS, TERMINAL
+from qe import RESULTS
 from qe.config import MACHINE, Config, ConfigError, configure, short
+from qe.envs import COUNTS
 from qe.learner import NotFiniteError, find_device
 from qe.runs import checkpoint
-from qe.runs.estimate import needs
+from qe.runs.estimate import MAY_HELP, needs
 from qe.runs.logs import HEALTH, Health, Logs, Mark, check_logs
+from qe.runs.progress import progress_bar
 from qe.runs.provenance import git_commit, machine, versions
 from qe.runs.records import LOGS, Diary, Episode
 from qe.runs.signals import Interrupted, Stop
-from qe.runs.status import RUN, checksums, directory_of, identity, status
+from qe.runs.status import (
+    LOG_NAMES,
+    RUN,
+    Status,
+    checksums,
+    directory_of,
+    identity,
+    read_identity,
+    status,
+)  # fmt: skip
 from qe.selectors import ActionError
 from qe.train import Trainer
 
@@ -52,29 +62,36 @@ def directory_for(config: Config, out: Path | str | None) -> Path:
     """Where the run goes. A place that can't be is refused."""
     if out is None or out == "":
         return default_directory(config)
-    name = Path(out).resolve().name
-    if not name or Path(out).resolve() == Path.cwd() or len(name.encode()) > LONGEST:
+    directory = Path(out)
+    place = directory.resolve()
+    own = place.name and not Path.cwd().is_relative_to(place)
+    if not own or len(os.fsencode(place.name)) > LONGEST:
         raise ConfigError(
             f"out must be a directory of its own, with a name of at most {LONGEST} characters, "
             f"not {short(str(out))}."
         )
-    return Path(out)
+    there = next(path for path in (place, *place.parents) if path.exists())
+    if not there.is_dir():
+        raise ConfigError(f"out must be a directory; {there}: Not a directory.")
+    if there == place and not directory_of(place).exists() and any(place.iterdir()):
+        names = {path.name for path in place.iterdir()}
+        if not names & {RUN, NETWORK, HEALTH, *LOG_NAMES}:
+            raise ConfigError(
+                f"out must be new, empty, or a run's directory: {directory} holds other files, "
+                f"{short(min(names))} for one."
+            )
+    return directory
 
 
-def progress_bar(config: Config, shown: bool, frame: int) -> tqdm:
-    """Frames, speed and time left: in the notebook, in the terminal, or seldom in a log file."""
-    terminal = bool(os.environ.get(TERMINAL))
-    tty = sys.__stderr__ is not None and sys.__stderr__.isatty()
-    live = tty or ("ipykernel" in sys.modules and not terminal)
-    return (tqdm if terminal else tqdm_auto)(
+def frames_bar(config: Config, shown: bool, frame: int) -> tqdm:
+    """Frames, speed and time left."""
+    return progress_bar(
+        shown,
         total=config.frames,
         initial=min(frame, config.frames),
         unit=" frames",
         unit_scale=True,
         desc=f"{config.game} {config.algorithm} {config.seed}",
-        disable=not shown,
-        mininterval=0.5 if live else 30,
-        file=sys.__stderr__ if terminal else None,
     )
 
 
@@ -112,7 +129,7 @@ class Session:
         self.resumed = 0
         self._marks: dict[str, Mark] | None = None
         if store.load(self._restore):
-            print(f"Going on from frame {self.trainer.frame:,}.", file=sys.stderr)
+            print(f"Going on from frame {self.trainer.frame:,}.", flush=True)
         else:
             self._begin()
             self._marks = None
@@ -129,13 +146,29 @@ class Session:
         self.diary = Diary(self.trainer)
 
     def _restore(self, saved: checkpoint.State) -> None:
-        check_logs(self.directory, saved["logs"])
         self._begin()
+        checkpoint.check_types(saved, self._pattern())
+        check_logs(self.directory, saved["logs"])
         self.trainer.set_state(saved["trainer"])
         self.diary.set_state(saved["diary"])
         self._marks = saved["logs"]
         self.seconds, self.checkpoint_seconds = saved["seconds"], saved["checkpoint_seconds"]
         self.number, self.resumed = saved["number"], saved["resumed"] + 1
+
+    def _pattern(self) -> checkpoint.State:
+        """A state such as `save` saves, of the game only what all games have."""
+        trainer = self.trainer.get_state()
+        trainer["env"] = {name: trainer["env"][name] for name in COUNTS}
+        mark = {"bytes": 0, "sha256": ""}
+        return {
+            "number": 0,
+            "logs": dict.fromkeys(LOGS.values(), mark),
+            "seconds": 0.0,
+            "checkpoint_seconds": 0.0,
+            "resumed": 0,
+            "trainer": trainer,
+            "diary": self.diary.get_state(),
+        }
 
     def elapsed(self) -> float:
         return self.seconds + time.perf_counter() - self._started
@@ -249,10 +282,24 @@ def peak_memory() -> int:
 def _kept(config: Config, directory: Path) -> Path:
     lacks = config.keep_network and not (directory / NETWORK).exists()
     without = ", without its network" if lacks else ""
-    print(
-        f"{directory} holds this run already{without}; overwrite makes it again.", file=sys.stderr
-    )
+    print(f"{directory} holds this run already{without}; overwrite makes it again.", flush=True)
     return directory
+
+
+def look(directory: Path, config: Config, store: checkpoint.Store | None = None) -> Status:
+    """What the directory holds for this run; another run is refused.
+
+    With the lock of its `store`, which is not left beside a run that needs none.
+    """
+    found = status(directory, config)
+    if found == "other":
+        if store and read_identity(directory) is None:
+            store.discard()
+        raise ConfigError(
+            f"{directory} holds a run of another configuration or code: "
+            f"choose another directory, or overwrite it."
+        )
+    return found
 
 
 def run(
@@ -263,12 +310,7 @@ def run(
     A finished run is kept, and an unfinished one goes on from its checkpoint, unless `overwrite`.
     """
     directory = directory_for(config, out)
-    found = "new" if overwrite else status(directory, config)
-    if found == "other":
-        raise ConfigError(
-            f"{directory} holds a run of another configuration or code: "
-            f"choose another directory, or overwrite it."
-        )
+    found = "new" if overwrite else look(directory, config)
     if found == "finished" and not directory_of(directory).exists():
         return _kept(config, directory)
     find_device(config)  # what can't be run here is refused before anything is touched,
@@ -278,23 +320,25 @@ def run(
             print(check_resources(config, directory))
         directory.mkdir(parents=True, exist_ok=True)
         with checkpoint.Store(directory, identity(config)) as store:
-            # Whoever had the lock before may have finished it; or it was killed at its end.
-            if not overwrite and status(directory, config) == "finished":
+            # Whoever had the lock before may have left another run here, or finished this one; or
+            # it was killed at its end.
+            if not overwrite and look(directory, config, store) == "finished":
                 store.discard()
                 return _kept(config, directory)
+            store.claim()
             (directory / RUN).unlink(missing_ok=True)  # from here on not finished
             if overwrite:
                 store.clear()
                 for name in (*LOGS.values(), NETWORK, HEALTH):
                     (directory / name).unlink(missing_ok=True)
             session = Session(config, directory, store)
-            with Stop() as stop, progress_bar(config, progress, session.trainer.frame) as bar:
+            with Stop() as stop, frames_bar(config, progress, session.trainer.frame) as bar:
                 session.work(stop, bar)
             session.finish()
     except NotFiniteError as error:
         raise ConfigError(
             f"Learning has run away: {error}. The last good checkpoint of {directory} is kept; "
-            f"a lower learning_rate may help."
+            f"{MAY_HELP}."
         ) from None
     except ActionError as error:
         raise ConfigError(f"{error} The last checkpoint of {directory} is kept.") from None

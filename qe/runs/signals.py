@@ -8,12 +8,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from qe.config import ConfigError
+from qe.config import ConfigError, short
 
 # In the environment of a run's process:
 PARENT = "QE_PARENT"  # the process that started it; when that ends, the run stops
@@ -26,7 +27,10 @@ def die_with_parent(parent: int | None = None) -> None:
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
-    known = parent or int(os.environ.pop(PARENT, os.getppid()))
+    said = os.environ.pop(PARENT, str(os.getppid()))
+    if not said.isdecimal() or len(said) > 20:
+        raise ConfigError(f"{PARENT} must be a process number, not {short(said)}.")
+    known = parent or int(said)
     if known != os.getppid():
         raise ConfigError("The process that started this run has ended.")
 
@@ -88,6 +92,19 @@ class Stop:
     def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+
+def import_games(suite: str) -> None:
+    """Import what the suite's games need; Ctrl-C and SIGTERM wait for its end.
+
+    MinAtar imports seaborn, which takes a second, and catches whatever is raised meanwhile.
+    """
+    if suite != "minatar" or "minatar" in sys.modules:
+        return
+    with Stop() as stop:
+        import_module("minatar")
+    if stop.signal:
+        signal.raise_signal(stop.signal)
 
 
 class Interrupted(KeyboardInterrupt):

@@ -6,13 +6,50 @@ Without torch, which takes a second to import.
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from qe.config import Config, ConfigError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from qe.config import MANY, Config, ConfigError, sentence
 from qe.runs.provenance import code_fingerprint
 
 RUN = "run.json"
 LOG_NAMES = {"episodes.csv", "evaluations.csv", "diagnostics.csv"}
+Count = Annotated[int, Field(ge=0, le=MANY)]
+Amount = Annotated[float, Field(ge=0)]
+Listed = Literal["episodes.csv", "evaluations.csv", "diagnostics.csv", "network.safetensors"]
+
+
+class File(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    bytes: Count
+    sha256: str
+
+
+class Machine(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    cpu: str
+
+
+class Made(BaseModel):
+    """What readers of a `run.json` rely on; there is more in it."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    fingerprint: str
+    code: str
+    config: dict[str, Any]
+    commit: str | None
+    machine: Machine
+    frames: Count
+    steps: Annotated[Count, Field(ge=1)]
+    episodes: Count
+    seconds: Amount
+    steps_per_second: Amount
+    memory_gb: Amount
+    files: dict[Listed, File]
 
 
 def read_finished(directory: Path) -> dict[str, Any] | None:
@@ -20,17 +57,46 @@ def read_finished(directory: Path) -> dict[str, Any] | None:
     path = directory / RUN
     try:
         found = json.loads(path.read_text())
+        Made.model_validate(found if isinstance(found, dict) else {})
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except ValueError:
+    except OSError as error:
+        raise ConfigError(f"{path} can't be read: {error.strerror}.") from None
+    except ValidationError as error:  # which is a ValueError
+        raise ConfigError(_unfinished(path, sentence(error, depth=3))) from None
+    except (ValueError, RecursionError):
         raise ConfigError(f"{path} can't be read: it is damaged.") from None
-    kinds = {"fingerprint": str, "code": str, "config": dict, "files": dict}
-    whole = isinstance(found, dict) and all(
-        isinstance(found.get(name), kind) for name, kind in kinds.items()
-    )
-    if not whole or not found["files"].keys() >= LOG_NAMES:
-        raise ConfigError(f"{path} is not of a finished run: it lacks {', '.join(kinds)}.")
+    if lacking := LOG_NAMES - found["files"].keys():
+        raise ConfigError(_unfinished(path, f"files lacks {min(lacking)}."))
     return found
+
+
+def _unfinished(path: Path, why: str) -> str:
+    return f"{path} is not of a finished run: {why}"
+
+
+def config_of(directory: Path, made: dict[str, Any]) -> Config:
+    """The configuration in a `run.json`, which has to be the one of its fingerprint."""
+    path = directory / RUN
+    try:
+        config = Config.model_validate_json(json.dumps(made["config"]))
+    except ValidationError as error:
+        raise ConfigError(_unfinished(path, sentence(error))) from None
+    except RecursionError:
+        raise ConfigError(_unfinished(path, "its config is damaged.")) from None
+    if config.fingerprint() != made["fingerprint"]:
+        raise ConfigError(_unfinished(path, "its config does not have its fingerprint."))
+    return config
+
+
+def open_run(directory: Path) -> tuple[dict[str, Any], Config]:
+    """The `run.json` and the configuration of a run that has to be finished and whole."""
+    made = read_finished(directory)
+    if made is None:
+        raise ConfigError(f"There is no finished run in {directory}.")
+    config = config_of(directory, made)
+    check_files(directory, made)
+    return made, config
 
 
 def checksums(directory: Path, names: list[str]) -> dict[str, dict[str, Any]]:
@@ -77,7 +143,7 @@ def read_identity(run: Path) -> dict[str, str] | None:
         return json.loads(path.read_text())
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}  # unreadable: nobody's
 
 
@@ -96,6 +162,7 @@ def status(directory: Path, config: Config) -> Status:
         if finished is not None:
             if not wanted.items() <= finished.items():
                 return "other"
+            config_of(directory, finished)
             check_files(directory, finished)
             return "finished"
     except ConfigError:

@@ -1,17 +1,18 @@
 """Making the beginning of a finished run again, to see that its logs say what its code does."""
 
+import os
 import tempfile
 from collections.abc import Callable
 from itertools import zip_longest
 from pathlib import Path
 
-from tqdm.auto import tqdm
-
-from qe.config import ConfigError, configure
+from qe.config import ConfigError, configure, short
 from qe.runs.logs import Logs
+from qe.runs.progress import progress_bar
 from qe.runs.provenance import code_fingerprint, machine
 from qe.runs.records import LOGS, Diary
-from qe.runs.status import RUN, check_files, read_finished
+from qe.runs.signals import import_games
+from qe.runs.status import open_run
 from qe.train import Trainer
 
 
@@ -25,27 +26,25 @@ def verify(
     """
     if steps < 1:
         raise ConfigError(f"steps must be at least 1, not {steps}.")
-    made = read_finished(run)
-    if made is None:
-        raise ConfigError(f"There is no finished run in {run}.")
-    config = configure(**made["config"] | ({"algorithm": algorithm} if algorithm else {}))
+    made, config = open_run(run)
+    if algorithm:
+        config = configure(**made["config"] | {"algorithm": algorithm})
     if config.source and not algorithm:
         raise ConfigError(
             f"{run} was made by {config.algorithm}, a function that is not in this package: call "
             f"qe.runs.verify.verify with it, as algorithm, where it is defined."
         )
     if config.fingerprint() != made["fingerprint"]:
-        raise ConfigError(
-            f"{run} was made by another {config.algorithm}, or its {RUN} was changed."
-        )
-    check_files(run, made)
+        raise ConfigError(f"{run} was made by another {config.algorithm}.")
+    import_games(config.suite)
     trainer = Trainer(config)
     diary = Diary(trainer)
     steps = min(steps, made["steps"])
-    with tempfile.TemporaryDirectory(prefix="qe-") as place:
+    with tempfile.TemporaryDirectory(prefix=f"qe-{os.getpid()}-") as place:
         logs = Logs(Path(place))
-        with tqdm(total=steps, desc=run.as_posix(), unit=" steps", unit_scale=True,
-                  disable=not progress) as bar:  # fmt: skip
+        with progress_bar(
+            progress, total=steps, desc=run.as_posix(), unit=" steps", unit_scale=True
+        ) as bar:
             for rows in diary.keep():
                 for row in rows:
                     logs.write(row)
@@ -60,10 +59,14 @@ def verify(
                 pairs = enumerate(lines, 1)
                 line, (here, there) = next((i, pair) for i, pair in pairs if pair[0] != pair[1])
                 raise ConfigError(
-                    f"{run / name} differs in line {line}: {there.decode()!r} there, "
-                    f"{here.decode()!r} here.{_excuse(made)}"
+                    f"{run / name} differs in line {line}: {_text(there)} there, "
+                    f"{_text(here)} here.{_excuse(made)}"
                 )
     return steps, diary.episodes
+
+
+def _text(line: bytes) -> str:
+    return short(line.decode(errors="replace"))
 
 
 def _excuse(made: dict) -> str:

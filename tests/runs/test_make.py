@@ -109,6 +109,25 @@ def test_what_is_killed_in_mid_run_goes_on(tmp_path):
     assert (done.out / "run.json").stat().st_mtime_ns == made
 
 
+def test_ctrl_c_and_sigterm_leave_checkpoints_that_the_same_command_goes_on_from(tmp_path):
+    copy = copy_with(tmp_path / "repo", 1_000_000, ["ensemble_voting"])
+    (run,) = copy.runs("minatar")
+    written = 0
+    for number in (signal.SIGINT, signal.SIGTERM):
+        process = start(copy)
+        wait_for(lambda: checkpoints(run) > written, process)  # noqa: B023
+        process.send_signal(number)
+        _, errors = process.communicate()
+        assert process.returncode == 1 and "Traceback" not in errors
+        assert "Stopped; unfinished runs keep their checkpoints: the same command" in errors
+        assert checkpoints(run) > written and not run.finished()
+        written = checkpoints(run)
+    said = (copy.path / run.log).read_text()
+    assert "Stopped by SIGTERM" in said  # which both are passed on as
+    executed = (copy.path / run.executed).read_text()
+    assert "Going on from frame" in executed
+
+
 def test_an_experiment_is_made_by_one_process_at_a_time(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     refused = pytest.raises(ConfigError, match="Another process makes minatar already")

@@ -1,7 +1,9 @@
 """Notebooks through the real papermill."""
 
+import errno
 import json
 from pathlib import Path
+from typing import ClassVar
 
 import nbformat
 import papermill
@@ -166,9 +168,49 @@ def test_a_misspelt_parameter_in_a_live_notebook_is_refused():
             return reply["content"].get("evalue", "")
 
         assert run(parameters) == "" and run(setup) == ""
-        assert run(parameters.replace("lam: float = 0.1", "lamda: float = 1.0")) == ""
-        assert run(setup) == "There is no parameter 'lamda'; did you mean lam?"
+        for right, wrong, said in (
+            ("lam: float = 0.1", "lamda: float = 1.0", "'lamda'; did you mean lam?"),
+            ("seed: int = 0", "sede = 7", "'sede'; did you mean seed?"),
+            ("game: str =", "gmae =", "'gmae'; did you mean game?"),
+            ("lam: float = 0.1", "lamda, K = 1.0, 3", "'lamda'; did you mean lam?"),
+        ):
+            assert right in parameters and run(parameters.replace(right, wrong)) == ""
+            assert run(setup) == f"There is no parameter {said}"
+        run("seed: int =")  # no Python; whoever repairs it goes on
         assert run(parameters) == "" and run(setup) == ""
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
+
+
+def test_a_full_disk_leaves_the_executed_notebook_of_before(tmp_path, monkeypatch):
+    output = EXECUTED / "index.ipynb"
+    output.parent.mkdir(parents=True)
+    output.write_text("before")
+
+    def tear(notebook, output, *others, **more):
+        Path(output).write_text("{")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(papermill, "execute_notebook", tear)
+    with pytest.raises(OSError, match="No space") as error:
+        notebooks.execute(NOTEBOOKS / "index.ipynb", {}, output)
+    assert error.value.filename == str(output)
+    assert [path.read_text() for path in output.parent.iterdir()] == ["before"]
+
+
+def test_the_walkthroughs_parameters_are_checked_too(monkeypatch):
+    cells = [c.source for c in nbformat.read(NOTEBOOKS / "walkthrough.ipynb", 4).cells]
+    parameters = next(cell for cell in cells if cell.startswith("game: str"))
+
+    class Shell:
+        user_ns: ClassVar = {"In": ["", parameters, "lam = 0.3", "x = 3"]}
+
+        def transform_cell(self, cell: str) -> str:
+            return cell
+
+    monkeypatch.setattr("IPython.core.getipython.get_ipython", Shell)
+    notebooks.check_cell()
+    Shell.user_ns["In"].append(parameters.replace("rho: float", "roh: float"))
+    with pytest.raises(ConfigError, match="There is no parameter 'roh'; did you mean rho"):
+        notebooks.check_cell()

@@ -21,14 +21,15 @@ from jupyter_client.manager import start_new_kernel
 from safetensors.torch import load_file
 
 from qe import ROOT, envs
+from qe.__main__ import main
 from qe.config import Config, ConfigError, configure
 from qe.learner import Learner
 from qe.replay import BLOCK
 from qe.runs import checkpoint
 from qe.runs.logs import HEALTH
 from qe.runs.records import LOGS
-from qe.runs.session import run
-from qe.runs.signals import Interrupted
+from qe.runs.session import Session, directory_for, run
+from qe.runs.signals import Interrupted, import_games
 from qe.runs.status import identity, status
 from qe.train import Trainer, train
 
@@ -122,7 +123,7 @@ def test_whatever_happens_the_result_is_that_of_a_run_left_alone(attack):
 def test_a_stopped_run_goes_on_in_another_process(stopped, whole, capsys):
     assert not (stopped / "run.json").exists()
     run(small(), stopped, progress=False)
-    assert "Going on from frame" in capsys.readouterr().err
+    assert "Going on from frame" in capsys.readouterr().out
     assert contents(stopped) == whole
     summary = json.loads((stopped / "run.json").read_text())
     assert summary["resumed"] == 1 and summary["checkpoints"] >= 3
@@ -141,6 +142,44 @@ def test_ctrl_c_stops_cleanly(tmp_path):
     errors = process.communicate()[1]
     assert process.returncode == 128 + signal.SIGINT
     assert "Stopped by SIGINT" in errors and "Traceback" not in errors
+
+
+def test_ctrl_c_is_not_lost_in_an_import_that_catches_it(tmp_path, monkeypatch):
+    (tmp_path / "minatar.py").write_text(
+        "import os, signal\n"
+        "try:\n    os.kill(os.getpid(), signal.SIGINT)\n    x = [i for i in range(1000)]\n"
+        "except:\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    real = sys.modules.pop("minatar", None)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            import_games("minatar")
+    finally:
+        del sys.modules["minatar"]
+        if real:
+            sys.modules["minatar"] = real
+
+
+@pytest.mark.parametrize(
+    ("command", "module"), [("run", "shtab"), ("run", "seaborn.palettes"), ("verify", "torch")]
+)
+def test_ctrl_c_gets_a_sentence_whatever_is_being_imported(tmp_path, command, module):
+    """At the moment when Python says that a module is imported: early, in MinAtar's, in torch."""
+    made = next((ROOT / "results" / "runs").glob("explorer_minatar/*/*/*"))
+    words = f"verify {made}"
+    if command == "run":
+        words = "run --profile smoke --suite minatar --game Breakout --out run"
+    process = subprocess.Popen(
+        [sys.executable, "-X", "importtime", "-m", "qe", *words.split()], cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert any(line.split()[-1:] == [module] for line in process.stderr)
+    process.send_signal(signal.SIGINT)
+    said = [line for line in process.stderr if not line.startswith("import time:")]
+    assert process.wait() == 130 and said == ["qe: Stopped.\n"]
+    assert not list(tmp_path.iterdir())
 
 
 def test_interrupting_a_kernel_stops_and_running_the_cell_again_goes_on(tmp_path, whole):
@@ -241,6 +280,63 @@ def test_a_broken_checkpoint_falls_back_to_the_one_before(stopped, whole, damage
     assert contents(stopped) == whole
 
 
+DELETED = "deleted"
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("number", None),
+        ("number", "3"),
+        ("seconds", "1"),
+        ("checkpoint_seconds", "1"),
+        ("resumed", []),
+        ("logs", {}),
+        ("logs/episodes.csv/bytes", None),
+        ("trainer/steps", "1"),
+        ("trainer/steps", None),
+        ("trainer/solving", None),
+        ("trainer/head", "x"),
+        ("trainer/env/frames", "x"),
+        ("trainer/learner", []),
+        ("trainer/rngs/sample/state", None),
+        ("trainer/replay/sums", {}),
+        ("diary/episodes", "1"),
+        ("diary/loss", "1"),
+        ("diary/apart", DELETED),
+    ],
+)
+def test_a_checkpoint_whose_content_is_of_a_wrong_type_is_not_used(stopped, place, value, capsys):
+    *way, last = place.split("/")
+    for generation in (0, 1):
+        record = checkpoint.directory_of(stopped) / f"{generation}.json"
+        fields = json.loads(record.read_text())
+        tree = inner = json.loads(fields["tree"])
+        for name in way:
+            inner = inner[name]
+        inner[last] = value
+        if value == DELETED:
+            del inner[last]
+        fields["tree"] = json.dumps(tree)
+        tensors = record.with_suffix(".safetensors")
+        fields["sha256"] = checkpoint._digest(tensors, fields["tree"])
+        record.write_text(json.dumps(fields))
+    with checkpoint.Store(stopped, identity(small())) as store:
+        assert Session(small(), stopped, store).trainer.steps == 0
+    said = capsys.readouterr().err
+    assert said.count("can't be") == 2 and "the run starts again" in said
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[]", '{"number": "9", "tree": 3, "sha256": ""}'])
+def test_a_checkpoint_whose_record_is_of_another_shape_is_not_used(stopped, text, capsys):
+    (checkpoint.directory_of(stopped) / f"{newest(stopped)}.json").write_text(text)
+    with checkpoint.Store(stopped, identity(small())) as store:
+        assert Session(small(), stopped, store).trainer.steps > 0
+    assert "Going on from the checkpoint before it" in capsys.readouterr().err
+    (store.directory / "identity.json").write_text(text)
+    assert status(stopped, small()) == "other"
+
+
 def test_without_a_whole_checkpoint_the_run_starts_again_and_says_so(stopped, whole, capsys):
     for generation in (0, 1):
         (checkpoint.directory_of(stopped) / f"{generation}.safetensors").write_bytes(b"")
@@ -268,7 +364,7 @@ def test_a_finished_run_is_not_made_again(tmp_path, capsys):
     directory = run(small(frames=600), tmp_path / "run", progress=False)
     before = (directory / "run.json").stat().st_mtime_ns
     assert run(small(frames=600), directory, progress=False) == directory
-    assert "holds this run already" in capsys.readouterr().err
+    assert "holds this run already" in capsys.readouterr().out
     assert (directory / "run.json").stat().st_mtime_ns == before
 
 
@@ -312,9 +408,35 @@ def test_a_process_that_waited_for_the_lock_looks_again(tmp_path, monkeypatch, c
         finished = (out / "run.json").stat().st_ino
         store.discard()
         assert all(waiter.result() == out for waiter in waiters)
-    assert capsys.readouterr().err.count("holds this run already") == 2
+    assert capsys.readouterr().out.count("holds this run already") == 2
     assert (out / "run.json").stat().st_ino == finished
     assert not checkpoint.directory_of(out).exists()
+
+
+@pytest.mark.parametrize("end", ["finished", "stopped"])
+def test_a_process_that_waited_for_the_lock_destroys_no_other_run(tmp_path, monkeypatch, end):
+    config, other = small(frames=300), small(frames=300, seed=1)
+    made = run(other, tmp_path / "made", progress=False)
+    out = tmp_path / "run"
+    monkeypatch.setattr(checkpoint, "PATIENCE", 60.0)
+    with checkpoint.Store(out, identity(other)) as store, ThreadPoolExecutor() as pool:
+        waiter = pool.submit(run, config, out, progress=False)
+        time.sleep(1)
+        assert not waiter.done()
+        if end == "finished":
+            shutil.copytree(made, out, dirs_exist_ok=True)
+            store.discard()
+        else:
+            store.claim()
+            store.save({"number": 1})
+            store.__exit__()
+        with pytest.raises(ConfigError, match="holds a run of another configuration or code"):
+            waiter.result()
+    if end == "finished":
+        assert contents(out) == contents(made) and (out / "run.json").exists()
+        assert not checkpoint.directory_of(out).exists()
+    else:
+        assert status(out, other) == "resumable" and (store.directory / "0.json").exists()
 
 
 def test_a_full_disk_stops_with_a_sentence_and_loses_nothing(tmp_path, whole):
@@ -521,6 +643,36 @@ def test_a_directory_that_can_not_be_made(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="Not a directory"):
         run(small(), tmp_path / "file" / "run", progress=False)
+
+
+def test_a_place_that_is_not_a_runs_own_is_refused_before_anything_is_written(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "letter.txt").write_text("")
+    (tmp_path / "file").write_text("")
+    words = ["run", "--profile", "smoke", "--suite", "minatar", "--game", "Breakout", "--out"]
+    before = sorted(tmp_path.rglob("*"))
+    for out, sentence in (
+        ("..", "out must be a directory of its own"),
+        (".", "out must be a directory of its own"),
+        ("texts", "holds other files, 'letter.txt' for one"),
+        ("file", "Not a directory"),
+        ("file/run", "Not a directory"),
+        ("a" * 201, "out must be a directory of its own"),
+        ("\udcff", "is no text in UTF-8"),
+    ):
+        for more in ([], ["--overwrite"]):
+            assert main([*words, out, *more]) == 2
+            said = capsys.readouterr()
+            assert sentence in said.err and said.err.count("\n") == 1 and not said.out
+    assert sorted(tmp_path.rglob("*")) == before
+    (tmp_path / "empty").mkdir()
+    assert directory_for(small(), "empty") == Path("empty")
+    made = run(small(frames=300), "empty", progress=False)
+    (made / "notes.txt").write_text("")
+    assert directory_for(small(), made) == made
 
 
 def test_a_run_that_does_not_fit_stops_before_it_starts(tmp_path):

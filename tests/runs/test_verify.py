@@ -1,12 +1,15 @@
 """Making the beginning of a run again."""
 
 import json
+import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from qe.__main__ import main
 from qe.config import ConfigError, configure
+from qe.runs.notebooks import sockets
 from qe.runs.records import LOGS
 from qe.runs.session import run
 from qe.runs.status import checksums
@@ -97,11 +100,53 @@ def test_a_run_of_ones_own_algorithm_needs_its_function(tmp_path, capsys):
 
 
 def test_a_run_json_that_is_none_is_refused(made, capsys):
+    whole = json.loads((made / "run.json").read_text())
+    config = whole["config"]
     for text, sentence in (
         ("", "can't be read"),
-        ("[]", "is not of a finished run"),
-        ("{}", "it lacks"),
+        ("[" * 100_000, "can't be read"),
+        ("[]", "is not of a finished run: fingerprint is missing."),
+        ("{}", "is not of a finished run: fingerprint is missing."),
+        (whole | {"steps": -5}, "steps must be at least 1, not -5."),
+        (whole | {"steps": "600"}, "steps must be a whole number, not '600'."),
+        (whole | {"machine": {}}, "machine.cpu is missing."),
+        (whole | {"files": {}}, "files lacks diagnostics.csv."),
+        (whole | {"files": {"../x": {}}}, "files.../x"),
+        (whole | {"config": {}}, "its config does not have its fingerprint."),
+        (whole | {"config": config | {"seed": 1}}, "its config does not have its fingerprint."),
+        (whole | {"config": config | {"lambda": 1}}, "There is no lambda."),
+        (whole | {"config": 3}, "config must be a dictionary, not 3."),
     ):
-        (made / "run.json").write_text(text)
-        assert main(["verify", str(made)]) == 2
-        assert sentence in capsys.readouterr().err
+        (made / "run.json").write_text(text if isinstance(text, str) else json.dumps(text))
+        words = ["--profile", "smoke", "--suite", "minatar", "--game", "Breakout"]
+        words += ["--algorithm", "ucb_infogain"]
+        for command in (
+            ["verify", str(made)],
+            ["compare", str(made)],
+            ["watch", str(made)],
+            ["run", *words, "--out", str(made)],
+        ):
+            assert main(command) == 2
+            said = capsys.readouterr().err
+            assert sentence in said and said.count("\n") == 1, said
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff\xfe\x00" * 20, b"a,b\n1,2\n", b"frame,return\nx,y\n"]
+)
+def test_a_log_that_is_none_is_refused(made, content, tmp_path, capsys):
+    (made / "episodes.csv").write_bytes(content)
+    sign(made)
+    assert main(["verify", str(made)]) == 2
+    assert "episodes.csv differs in line 1" in capsys.readouterr().err
+    assert main(["compare", str(made), "--out", str(tmp_path / "compared.svg")]) == 2
+    assert "episodes.csv is no log of games." in capsys.readouterr().err
+
+
+def test_what_a_killed_verification_left_behind_is_removed(made):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    left = Path(tempfile.gettempdir(), f"qe-{ended.pid}-left")
+    left.mkdir()
+    with sockets() as folder:
+        assert Path(folder).is_dir() and not left.exists()

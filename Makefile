@@ -1,5 +1,8 @@
-# Needs Python 3.11, git, make and pip; everything else goes into .venv.
-PYTHON ?= python3.11
+# Needs Python 3.11, 3.12 or 3.13, git, make and pip; everything else goes into .venv.
+# The newest that runs and can make an environment is taken: make setup PYTHON=... takes another.
+CAN := -c 'import ensurepip, venv'
+PYTHON ?= $(shell for python in python3.13 python3.12 python3.11; do \
+	$$python $(CAN) 2>/dev/null && echo $$python && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -11,7 +14,7 @@ help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
 
 $(STAMP): pyproject.toml constraints.txt
-	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11, or say make PYTHON=..."; exit 1; }
+	@$(or $(PYTHON),false) $(CAN) || { echo "Install Python 3.11, 3.12 or 3.13 with venv, or say make PYTHON=..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@

@@ -40,8 +40,12 @@ torture: $(STAMP)  ## attack runs and compare them with runs left alone (20 minu
 bench: .bench/.installed  ## measure the speed, side by side with others (20 minutes)
 	$(BIN)/python -m benchmarks
 
+# What did not change is not told. The filter outlives Ctrl-C, and the exit code is DVC's.
+repro: SHELL := bash
 repro: $(STAMP)  ## run what is stale, then rebuild every table and figure
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/dvc repro --keep-going
+	@set -o pipefail; \
+	PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONUNBUFFERED=1 $(BIN)/dvc repro --keep-going | \
+		(trap '' INT; exec awk "!/ didn't change, skipping$$/ { print; fflush() }")
 	@$(BIN)/python -m qe show
 
 lab: $(STAMP)  ## open the index of notebooks in JupyterLab, which asks nobody for news or updates

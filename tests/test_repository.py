@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -88,6 +89,38 @@ def test_make_takes_the_newest_python_that_works(working, words, taken, tmp_path
         assert f"\n{taken} -m venv" in done.stdout
     else:
         assert "Install Python 3.11, 3.12 or 3.13" in done.stdout and done.returncode == 2
+
+
+DVC = """#!/bin/sh
+echo "Stage 'paper' didn't change, skipping"
+echo "Running stage 'tables':"
+exit $CODE
+"""
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_make_repro_tells_what_it_ran_and_whether_it_could(code, tmp_path):
+    bin_ = tmp_path / ".venv" / "bin"
+    bin_.mkdir(parents=True)
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    (bin_ / "dvc").write_text(DVC)
+    (bin_ / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    for path in bin_.iterdir():
+        path.chmod(0o755)
+    done = subprocess.run(
+        ["make", "-o", ".venv/.installed", "repro"], cwd=tmp_path, capture_output=True, text=True,
+        check=False, env=os.environ | {"CODE": str(code), "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    assert lines[0] == "Running stage 'tables':" and "skipping" not in done.stdout
+    assert (done.returncode == 0) == (code == 0)
+    if not code:
+        assert [line.split(":")[0] for line in lines[1:]] == [
+            "Runs",
+            "Claims",
+            "Tables and figures",
+        ]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)

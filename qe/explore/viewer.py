@@ -54,10 +54,7 @@ class Explorer(widgets.VBox):
             knobs.head, 0, recording.config.K - 1, description="head",
             tooltip="head: the one that Bootstrapped DQN follows", style=log["style"],
         )  # fmt: skip
-        self.picture = widgets.Image(
-            format="png", layout=widgets.Layout(max_width="100%"),
-            tooltip=f"{recording.title}: the state, each head's Q-values, and the votes",
-        )  # fmt: skip
+        self.picture = widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
         self.still: DisplayHandle | None = None
         self.jumps = widgets.HBox()
         self.offered: list[int] = []
@@ -65,9 +62,7 @@ class Explorer(widgets.VBox):
         for knob in (self.lam, self.temperature, self.rho, self.head):
             knob.observe(self._turn, "value")
         self._draw()
-        play = widgets.Play(
-            interval=100, max=last, description="play", tooltip="play the game, ten steps a second"
-        )
+        play = widgets.Play(interval=100, max=last, description="play")
         widgets.jslink((play, "value"), (self.step, "value"))
         where = widgets.HBox([play, self.step])
         wrap = widgets.Layout(flex_flow="wrap")

@@ -148,7 +148,7 @@ def test_sliders_and_buttons_change_the_picture(recording, monkeypatch):
         getattr(explorer, slider).value = value
         shown.append(bytes(explorer.picture.value))
     assert len(set(shown)) == 5
-    for widget in (explorer.step, explorer.lam, explorer.head, explorer.picture):
+    for widget in (explorer.step, explorer.lam, explorer.temperature, explorer.head):
         assert widget.tooltip
     before = explorer._still().data
     explorer._ipython_display_()

@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup test slow torture bench repro lab format clean
+.PHONY: help setup test slow torture bench repro site lab format clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -47,6 +47,9 @@ repro: $(STAMP)  ## run what is stale, then rebuild every table and figure
 	PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONUNBUFFERED=1 $(BIN)/dvc repro --keep-going | \
 		(trap '' INT; exec awk "!/ didn't change, skipping$$/ { print; fflush() }")
 	@$(BIN)/python -m qe show
+
+site: $(STAMP)  ## a static site of the notebooks, the documentation and the report (10 minutes)
+	$(BIN)/python -m qe.explore.site site
 
 lab: $(STAMP)  ## open the index of notebooks in JupyterLab, which asks nobody for news or updates
 	$(BIN)/jupyter lab notebooks/index.ipynb --ServerApp.root_dir=. --LabApp.news_url=None \

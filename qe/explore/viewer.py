@@ -18,19 +18,45 @@ from qe.explore.scene import Knobs, Scene
 
 # Where there is no kernel there are no widgets: then the last picture is seen, and no complaint.
 STILL = """<style>
-.jp-OutputArea:has(.qe-explorer) .qe-still,
-body:not(:has(.jp-OutputArea)):has(.qe-explorer) .qe-still,
-.jp-OutputArea:has(.qe-still):not(:has(.qe-explorer)) .jupyter-widgets {{ display: none }}
+.jp-OutputArea:has(.qe-live) .qe-still,
+body:not(:has(.jp-OutputArea)):has(.qe-live) .qe-still,
+.jp-OutputArea:has(.qe-still):not(:has(.qe-live)) .jupyter-widgets {{ display: none }}
 </style>
-<figure class="qe-still" style="margin: 0"><img style="max-width: 100%" src="{src}"
-alt="{title}: the last picture of the explorer"><figcaption>Run this notebook's cells to move
-through the game.</figcaption></figure>"""
+<figure class="qe-still" style="margin: 0"><img style="max-width: 100%" src="{src}" alt="{about}">
+<figcaption>A still picture: run this notebook's cells to move the sliders.</figcaption></figure>"""
 
 
-class Explorer(widgets.VBox):
+class Live(widgets.VBox):
+    """A picture among its controls, which leaves a still for when there is no kernel."""
+
+    def __init__(self, about: str, width: str) -> None:
+        self.about = about
+        self.picture = widgets.Image(format="png", layout=widgets.Layout(max_width=width))
+        self.handle: DisplayHandle | None = None
+        super().__init__()
+        self.add_class("qe-live")
+
+    def show(self, png: bytes) -> None:
+        self.picture.value = png
+        if self.handle:
+            self.handle.update(self.still())
+
+    def still(self) -> HTML:
+        data = base64.b64encode(self.picture.value).decode()
+        about = html.escape(self.about, quote=True)
+        return HTML(STILL.format(src=f"data:image/png;base64,{data}", about=about))
+
+    def _ipython_display_(self) -> None:
+        publish_display_data(self._repr_mimebundle_())
+        self.handle = DisplayHandle()
+        self.handle.display(self.still())
+
+
+class Explorer(Live):
     """A slider through the game, one for each knob, and a button for each disputed state."""
 
     def __init__(self, recording: Recording) -> None:
+        super().__init__(f"{recording.title}: the last picture of the explorer", width="100%")
         self.scene = Scene(recording)
         knobs, last = self.scene.knobs, len(self.scene) - 1
         wide = {"layout": widgets.Layout(width="96%"), "style": {"description_width": "5em"}}
@@ -54,8 +80,6 @@ class Explorer(widgets.VBox):
             knobs.head, 0, recording.config.K - 1, description="head",
             tooltip="head: the one that Bootstrapped DQN follows", style=log["style"],
         )  # fmt: skip
-        self.picture = widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
-        self.still: DisplayHandle | None = None
         self.jumps = widgets.HBox()
         self.offered: list[int] = []
         self.step.observe(self._move, "value")
@@ -67,22 +91,11 @@ class Explorer(widgets.VBox):
         where = widgets.HBox([play, self.step])
         wrap = widgets.Layout(flex_flow="wrap")
         others = widgets.HBox([self.temperature, self.rho, self.head], layout=wrap)
-        super().__init__([where, self.jumps, self.picture, self.lam, others])
-        self.add_class("qe-explorer")
-
-    def _ipython_display_(self) -> None:
-        publish_display_data(self._repr_mimebundle_())
-        self.still = DisplayHandle()
-        self.still.display(self._still())
-
-    def _still(self) -> HTML:
-        picture = base64.b64encode(self.picture.value).decode()
-        title = html.escape(self.scene.recording.title, quote=True)
-        return HTML(STILL.format(src=f"data:image/png;base64,{picture}", title=title))
+        self.children = [where, self.jumps, self.picture, self.lam, others]
 
     def _move(self, change: Any) -> None:
         self.scene.show(change["new"])
-        self._show()
+        self.show(self.scene.png())
 
     def _turn(self, change: Any) -> None:
         self.scene.turn(
@@ -94,7 +107,7 @@ class Explorer(widgets.VBox):
         """The picture, and buttons to the states where the algorithms disagree most now."""
         if self.scene.disputed != self.offered:
             self._offer()
-        self._show()
+        self.show(self.scene.png())
 
     def _offer(self) -> None:
         self.offered = self.scene.disputed
@@ -108,11 +121,6 @@ class Explorer(widgets.VBox):
             buttons.append(button)
         self.jumps.children = buttons
 
-    def _show(self) -> None:
-        self.picture.value = self.scene.png()
-        if self.still:
-            self.still.update(self._still())
-
 
 def explore(recording: Recording) -> Explorer | Scene:
     """The explorer; where a machine runs the notebook, a picture of a disputed state."""
@@ -125,7 +133,7 @@ def explore(recording: Recording) -> Explorer | Scene:
 
 def slide(
     draw: Callable[[float], Figure], value: float, low: float, high: float, name: str
-) -> widgets.VBox | Figure:
+) -> Live | Figure:
     """A picture and a slider that draws it again; where a machine runs the notebook, the picture.
 
     The picture is an image of its own: `interact` waits forever for a browser that is not there.
@@ -148,6 +156,8 @@ def slide(
     slider = widgets.FloatSlider(
         value, min=low, max=high, step=step, description=name, tooltip=name, readout_format=".3g"
     )
-    image = widgets.Image(value=png(value), format="png", layout={"max_width": "600px"})
-    slider.observe(lambda change: setattr(image, "value", png(change["new"])), "value")
-    return widgets.VBox([slider, image])
+    live = Live(f"the picture at the last {name}", width="600px")
+    live.show(png(value))
+    slider.observe(lambda change: live.show(png(change["new"])), "value")
+    live.children = [slider, live.picture]
+    return live

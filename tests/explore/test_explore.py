@@ -150,10 +150,10 @@ def test_sliders_and_buttons_change_the_picture(recording, monkeypatch):
     assert len(set(shown)) == 5
     for widget in (explorer.step, explorer.lam, explorer.temperature, explorer.head):
         assert widget.tooltip
-    before = explorer._still().data
+    before = explorer.still().data
     explorer._ipython_display_()
     explorer.step.value = 9
-    assert "data:image/png" in before and explorer._still().data != before
+    assert "data:image/png" in before and explorer.still().data != before
     button = explorer.jumps.children[-1]
     button.click()
     assert explorer.step.value == explorer.scene.t == explorer.scene.disputed[-1]

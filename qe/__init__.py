@@ -9,7 +9,11 @@ Units, used everywhere in this package:
 
 import ctypes
 import os
+import sys
 from pathlib import Path
+
+if sys.platform == "win32":  # no fork, no fcntl, no signals between processes
+    sys.exit("qe runs on Linux and macOS; on Windows, run it in WSL, its subsystem for Linux.")
 
 # Every update allocates gradients of up to 64 MB. The first touch of memory that is fresh from
 # the kernel costs more than the arithmetic on it, so it comes in huge pages (torch reads this

@@ -21,6 +21,7 @@ if ASKED and (SCRIPT or __name__ == "__main__"):
 import argparse
 import json
 import shlex
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, get_args
@@ -249,9 +250,17 @@ def command_report(args: Arguments) -> None:
 
 
 def command_show(args: Arguments) -> None:
-    for table in sorted((RESULTS / "analysis" / "tables").glob("*/max_mean.md")):
-        print(f"\nHighest mean return of 100 consecutive games:\n\n{table.read_text()}")
-    print("Tables and figures are in results/analysis; all on one page: results/report.html")
+    made = Counter(path.parts[-5] for path in sorted((RESULTS / "runs").glob("*/*/*/*/run.json")))
+    verdicts = RESULTS / "analysis" / "claims" / "verdicts.md"
+    rows = verdicts.read_text().split("\n\n")[0].splitlines()[2:] if verdicts.exists() else []
+    found = Counter(row.split(" | ")[1] for row in rows)
+
+    def listed(counts: Counter[str]) -> str:
+        return ", ".join(f"{number} {name}" for name, number in counts.items()) or "none"
+
+    print(f"Runs:    {listed(made)}")
+    print(f"Claims:  {listed(found)}; why: results/analysis/claims/verdicts.md")
+    print("Tables and figures: results/analysis; all on one page: results/report.html")
 
 
 # --- the words -------------------------------------------------------------------------------

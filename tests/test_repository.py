@@ -2,9 +2,11 @@
 
 import csv
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -42,6 +44,83 @@ def test_every_dependency_is_pinned_and_agrees_with_the_constraints():
     for pin in pins():
         name, version = pin.split("==")
         assert constraints[name.lower().replace("_", "-")] == version
+
+
+PYTHONS = ["3.11", "3.12", "3.13"]
+
+
+def test_every_file_speaks_of_the_same_pythons():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["requires-python"] == ">=3.11,<3.14"
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    job = workflow["jobs"]["test"]
+    assert job["strategy"]["matrix"]["python"] == PYTHONS
+    assert job["steps"][-1]["run"].startswith("make test ")
+    makefile = (ROOT / "Makefile").read_text()
+    assert " ".join(f"python{python}" for python in reversed(PYTHONS)) in makefile
+    container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
+    runtime = (ROOT / ".binder" / "runtime.txt").read_text().strip()
+    assert (
+        container["image"].split(":")[-1] in PYTHONS and runtime.removeprefix("python-") in PYTHONS
+    )
+
+
+@pytest.mark.parametrize(
+    ("working", "words", "taken"),
+    [
+        (["3.11", "3.12"], [], "python3.12"),  # a shim may be there for a Python that is not
+        (["3.11"], [], "python3.11"),
+        (["3.11", "3.13"], ["PYTHON=python3.11"], "python3.11"),
+        ([], [], None),
+    ],
+)
+def test_make_takes_the_newest_python_that_works(working, words, taken, tmp_path):
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    for python in PYTHONS:
+        stub = tmp_path / f"python{python}"
+        stub.write_text(f"#!/bin/sh\nexit {0 if python in working else 127}\n")
+        stub.chmod(0o755)
+    done = subprocess.run(
+        ["make", "setup", *words, *(["-n"] if taken else [])], cwd=tmp_path, capture_output=True,
+        text=True, check=False, env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+    )  # fmt: skip
+    if taken:
+        assert f"\n{taken} -m venv" in done.stdout
+    else:
+        assert "Install Python 3.11, 3.12 or 3.13" in done.stdout and done.returncode == 2
+
+
+DVC = """#!/bin/sh
+echo "Stage 'paper' didn't change, skipping"
+echo "Running stage 'tables':"
+exit $CODE
+"""
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_make_repro_tells_what_it_ran_and_whether_it_could(code, tmp_path):
+    bin_ = tmp_path / ".venv" / "bin"
+    bin_.mkdir(parents=True)
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    (bin_ / "dvc").write_text(DVC)
+    (bin_ / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    for path in bin_.iterdir():
+        path.chmod(0o755)
+    done = subprocess.run(
+        ["make", "-o", ".venv/.installed", "repro"], cwd=tmp_path, capture_output=True, text=True,
+        check=False, env=os.environ | {"CODE": str(code), "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    assert lines[0] == "Running stage 'tables':" and "skipping" not in done.stdout
+    assert (done.returncode == 0) == (code == 0)
+    if not code:
+        assert [line.split(":")[0] for line in lines[1:]] == [
+            "Runs",
+            "Claims",
+            "Tables and figures",
+        ]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)

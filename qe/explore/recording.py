@@ -4,6 +4,8 @@ Everything about the states is a pure function of the recorded Q-values, so lamb
 followed head can be changed afterwards, and the whole game at once.
 """
 
+import difflib
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,11 +15,13 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file
+from tqdm import tqdm
 
 from qe import RESULTS, envs
 from qe.agent import Agent, View, streams
 from qe.analysis.labels import LABELS
 from qe.config import Config, ConfigError, configure
+from qe.explore.live import watched
 from qe.network import QEnsemble
 from qe.runs.session import NETWORK
 from qe.runs.status import check_files, read_finished
@@ -43,6 +47,7 @@ class Recording(NamedTuple):
     actions: NDArray[np.int64]  # [T], taken; a few of them at random
     rewards: NDArray[np.float64]  # [T], raw
     names: tuple[str, ...]  # of the actions
+    things: tuple[str, ...] = ()  # that MinAtar draws, in the order of `PALETTE`
 
     @property
     def title(self) -> str:
@@ -76,6 +81,18 @@ def shipped() -> dict[str, Path]:
     return {" ".join(path.relative_to(RUNS).parts[:3]): path for path in found}
 
 
+def find(name: str) -> Path:
+    """The shipped run of this name, as in `shipped`."""
+    runs = shipped()
+    if name not in runs:
+        near = difflib.get_close_matches(name, runs, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        raise ConfigError(
+            f"There is no shipped ensemble {name!r}; there is {' and '.join(map(repr, runs))}{hint}"
+        )
+    return runs[name]
+
+
 def picture(env: envs.Env, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """What a person would look at: `[height, width, 3]`."""
     if isinstance(env, envs.Atari):
@@ -94,6 +111,15 @@ def action_names(env: envs.Env) -> tuple[str, ...]:
         case envs.MinAtar():
             return tuple(MINATAR_ACTIONS[a] for a in env.actions)
     return ("0", "1")  # left or right, as the cell has it
+
+
+def thing_names(env: envs.Env) -> tuple[str, ...]:
+    """What each plane of a MinAtar game is."""
+    if not isinstance(env, envs.MinAtar):
+        return ()
+    planes: dict[str, int] = env.env.env.channels
+    words = (name.replace("_", " ").replace("guage", "gauge") for name in planes)
+    return tuple(words)
 
 
 def choices(q: Floats, lam: float, head: int = 0) -> dict[str, Actions]:
@@ -121,6 +147,10 @@ def play(config: Config, network: QEnsemble, seed: int = 0, max_steps: int = 100
     qs: list[Floats] = []
     actions: list[int] = []
     rewards: list[float] = []
+    bar = tqdm(
+        total=max_steps, desc="Playing", unit=" steps", ncols=80, file=sys.stdout, leave=False,
+        disable=not watched(),
+    )  # fmt: skip
     while not env.finished and len(actions) < max_steps:
         (move,) = agent.act(view.frames[None], config.eval_epsilon)
         (thought,) = [move.thought] if move.thought else agent.think(view.frames[None])
@@ -129,8 +159,10 @@ def play(config: Config, network: QEnsemble, seed: int = 0, max_steps: int = 100
         qs.append(thought.q)
         actions.append(move.action)
         rewards.append(new.reward)
+        bar.update()
         if not env.finished and view.follow(new):  # the game's next life
             agent.begin(new_game=False)
+    bar.close()
     return Recording(
         config=config,
         pictures=np.stack(pictures),
@@ -138,6 +170,7 @@ def play(config: Config, network: QEnsemble, seed: int = 0, max_steps: int = 100
         actions=np.array(actions),
         rewards=np.array(rewards),
         names=action_names(env),
+        things=thing_names(env),
     )
 
 

@@ -3,15 +3,17 @@
 import io
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
@@ -20,7 +22,7 @@ from PIL import Image
 from qe.analysis.figures import STYLE
 from qe.analysis.labels import COLORS, LABELS
 from qe.config import ConfigError
-from qe.explore.recording import Recording, choices, flips, most_disputed, strips
+from qe.explore.recording import PALETTE, Recording, choices, flips, most_disputed, strips
 from qe.selectors import infogain, vote_counts
 
 GREY, BLUE = "0.62", "#0072B2"
@@ -57,11 +59,14 @@ class Heads:
         values.grid(axis="x", visible=False)
         values.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=3, fontsize=8,
                       markerscale=0.6, handletextpad=0.3, columnspacing=1.2)  # fmt: skip
-        self.votes = votes.barh(range(A), np.zeros(A), color=GREY, height=0.7)
-        votes.set(xlim=(0, K), ylim=(A - 0.4, -0.6), xticks=(0, K), title="votes")
+        self.votes = votes.barh(range(A), np.zeros(A), color="0.8" if many else GREY, height=0.7)
+        votes.set(xlim=(0, K), ylim=(A - 0.4, -0.6), xticks=() if many else (0, K))
+        votes.set_title(f"votes of {K}" if many else "votes")
         votes.set_yticks(range(A), [""] * A)
-        for a, name in enumerate(names):
-            votes.text(0.04 * K, a, name, va="center", size=6 if many else 7.5)
+        texts = [votes.text(0.04 * K, a, n, va="center", size=7.5) for a, n in enumerate(names)]
+        # What changes from state to state, from the back to the front.
+        self.moving: list[Artist] = [values.yaxis, self.heads, self.bars, self.means, self.bounds]
+        self.moving += [*self.votes, *texts]
 
     def show(self, q: NDArray[np.float32], lam: float) -> None:
         """The state in which the heads say `q` `[K, A]`."""
@@ -99,6 +104,9 @@ class Scene:
         c = recording.config
         self.knobs = knobs or Knobs(c.lam, c.temperature, c.rho, head=min(1, c.K - 1))
         self.t = 0
+        self.moving: list[Artist] = []
+        self.ground: Any = None  # all that neither state nor knobs move, drawn
+        self.turned: Any = None  # and what the knobs move
         with matplotlib.rc_context(STYLE | {"figure.constrained_layout.use": False}):
             self.figure = Figure(figsize=(9.6, 5.4), dpi=100)
             self.canvas = FigureCanvasAgg(self.figure)
@@ -114,12 +122,19 @@ class Scene:
         self.figure.text(0.02, 0.955, r.title, size=11, weight="bold")
         self.caption = self.figure.text(0.98, 0.955, "", size=9, ha="right", color="0.25")
 
-        screen = place((0.02, 0.44, 0.24, 0.48))
+        screen = place((0.02, 0.50, 0.24, 0.42) if r.things else (0.02, 0.44, 0.24, 0.48))
         screen.set_axis_off()
         self.screen = screen.imshow(r.pictures[0], interpolation="nearest")
+        rows = -(-len(r.things) // 2)
+        for i, (thing, color) in enumerate(zip(r.things, PALETTE / 255, strict=False)):
+            x, y = 0.032 + 0.115 * (i // rows), 0.475 - 0.0255 * (i % rows)
+            square = Rectangle((x, y - 0.008), 0.009, 0.016, color=color, ec="0.5", lw=0.4)
+            self.figure.add_artist(square)
+            self.figure.text(x + 0.014, y, thing, size=7.5, va="center_baseline")
 
-        self.panel = Heads(place((0.325, 0.50, 0.36, 0.36)), place((0.71, 0.50, 0.09, 0.36)), K,
-                           r.names)  # fmt: skip
+        # Many actions have their names among the votes, which need the room.
+        votes = (0.71, 0.50, 0.09, 0.36) if len(r.names) <= 6 else (0.70, 0.44, 0.11, 0.42)
+        self.panel = Heads(place((0.325, 0.50, 0.36, 0.36)), place(votes), K, r.names)
 
         acts = place((0.83, 0.50, 0.16, 0.36))
         acts.set_axis_off()
@@ -149,12 +164,17 @@ class Scene:
             self.strips.append(axes)
         self.figure.text(0.5475, 0.012, "step", size=8, ha="center")
 
+        self.moving = [self.screen, *self.panel.moving, *self.takes.values(), *self.cursors]
+        self.moving += [self.caption, self.notes]
+        for artist in (*self.moving, *self.lines, *(axes.yaxis for axes in self.strips)):
+            artist.set_animated(True)
+
     def turn(self, knobs: Knobs) -> None:
         """The same state under other knobs."""
         K = self.recording.q.shape[1]
         if not 0 <= knobs.head < K:
             raise ConfigError(f"head must be from 0 to {K - 1}, not {knobs.head}.")
-        self.knobs = knobs
+        self.knobs, self.turned = knobs, None
         self.found = found = strips(self.recording, knobs.lam, knobs.temperature, knobs.head)
         self.disputed = most_disputed(found)
         steps = np.arange(len(self))
@@ -163,7 +183,7 @@ class Scene:
         self.numbers = [
             self.strips[0].annotate(f"▼{i}", (t, 1.0), (0, 2), xycoords=("data", "axes fraction"),
                                     textcoords="offset points", size=7.5, ha="center",
-                                    color=COLORS["ucb"])
+                                    color=COLORS["ucb"], animated=True)
             for i, t in enumerate(self.disputed, 1)
         ]  # fmt: skip
         shown = (found.spread, found.agreement, knobs.rho * found.bonus)
@@ -205,7 +225,17 @@ class Scene:
 
     def image(self) -> NDArray[np.uint8]:
         """The picture, `[height, width, 3]`."""
-        self.canvas.draw()
+        if self.ground is None:
+            self.canvas.draw()
+            self.ground = self.canvas.copy_from_bbox(self.figure.bbox)
+        if self.turned is None:
+            self.canvas.restore_region(self.ground)
+            for artist in (*(axes.yaxis for axes in self.strips), *self.lines, *self.numbers):
+                self.figure.draw_artist(artist)
+            self.turned = self.canvas.copy_from_bbox(self.figure.bbox)
+        self.canvas.restore_region(self.turned)
+        for artist in self.moving:
+            self.figure.draw_artist(artist)
         return np.asarray(self.canvas.buffer_rgba())[..., :3].copy()
 
     def png(self) -> bytes:

@@ -1,5 +1,7 @@
 """The explorer of a recorded game, in a notebook: sliders around a `Scene`."""
 
+import base64
+import html
 import io
 import os
 from collections.abc import Callable
@@ -7,46 +9,93 @@ from typing import Any
 
 import ipywidgets as widgets
 import matplotlib.pyplot as plt
+from IPython.display import HTML, DisplayHandle, publish_display_data
 from matplotlib.figure import Figure
 
 from qe import TERMINAL
 from qe.explore.recording import Recording
 from qe.explore.scene import Knobs, Scene
 
+# Where there is no kernel there are no widgets: then the last picture is seen, and no complaint.
+STILL = """<style>
+.jp-OutputArea:has(.qe-live) .qe-still,
+body:not(:has(.jp-OutputArea)):has(.qe-live) .qe-still,
+.jp-OutputArea:has(.qe-still):not(:has(.qe-live)) .jupyter-widgets {{ display: none }}
+</style>
+<figure class="qe-still" style="margin: 0"><img style="max-width: 100%" src="{src}" alt="{about}">
+<figcaption>A still picture: run this notebook's cells to move the sliders.</figcaption></figure>"""
 
-class Explorer(widgets.VBox):
+
+class Live(widgets.VBox):
+    """A picture among its controls, which leaves a still for when there is no kernel."""
+
+    def __init__(self, about: str, width: str) -> None:
+        self.about = about
+        self.picture = widgets.Image(format="png", layout=widgets.Layout(max_width=width))
+        self.handle: DisplayHandle | None = None
+        super().__init__()
+        self.add_class("qe-live")
+
+    def show(self, png: bytes) -> None:
+        self.picture.value = png
+        if self.handle:
+            self.handle.update(self.still())
+
+    def still(self) -> HTML:
+        data = base64.b64encode(self.picture.value).decode()
+        about = html.escape(self.about, quote=True)
+        return HTML(STILL.format(src=f"data:image/png;base64,{data}", about=about))
+
+    def _ipython_display_(self) -> None:
+        publish_display_data(self._repr_mimebundle_())
+        self.handle = DisplayHandle()
+        self.handle.display(self.still())
+
+
+class Explorer(Live):
     """A slider through the game, one for each knob, and a button for each disputed state."""
 
     def __init__(self, recording: Recording) -> None:
+        super().__init__(f"{recording.title}: the last picture of the explorer", width="100%")
         self.scene = Scene(recording)
         knobs, last = self.scene.knobs, len(self.scene) - 1
         wide = {"layout": widgets.Layout(width="96%"), "style": {"description_width": "5em"}}
         log = {"readout_format": ".3g", "style": {"description_width": "5em"}}
-        self.step = widgets.IntSlider(0, 0, last, description="step", **wide)
-        self.lam = widgets.FloatSlider(knobs.lam, min=0, max=5, step=0.01, description="λ", **log)
+        self.step = widgets.IntSlider(
+            0, 0, last, description="step", tooltip="step: where in the game", **wide
+        )
+        self.lam = widgets.FloatSlider(  # wide enough to be set to 0.1 by hand
+            knobs.lam, min=0, max=5, step=0.01, description="λ", readout_format=".3g",
+            tooltip="lambda: UCB's weight of the standard deviation", **wide,
+        )  # fmt: skip
         self.temperature = widgets.FloatLogSlider(
-            knobs.temperature, min=-3, max=2, step=0.05, description="T", **log
-        )
-        self.rho = widgets.FloatSlider(knobs.rho, min=0, max=5, step=0.05, description="ρ", **log)
+            knobs.temperature, min=-3, max=2, step=0.05, description="T",
+            tooltip="T: temperature of the InfoGain bonus", **log,
+        )  # fmt: skip
+        self.rho = widgets.FloatSlider(
+            knobs.rho, min=0, max=5, step=0.05, description="ρ",
+            tooltip="rho: weight of the bonus in the reward", **log,
+        )  # fmt: skip
         self.head = widgets.IntSlider(
-            knobs.head, 0, recording.config.K - 1, description="head", style=log["style"]
-        )
-        self.picture = widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
+            knobs.head, 0, recording.config.K - 1, description="head",
+            tooltip="head: the one that Bootstrapped DQN follows", style=log["style"],
+        )  # fmt: skip
         self.jumps = widgets.HBox()
+        self.offered: list[int] = []
         self.step.observe(self._move, "value")
         for knob in (self.lam, self.temperature, self.rho, self.head):
             knob.observe(self._turn, "value")
         self._draw()
-        play = widgets.Play(interval=250, max=last, description="play")
+        play = widgets.Play(interval=100, max=last, description="play")
         widgets.jslink((play, "value"), (self.step, "value"))
         where = widgets.HBox([play, self.step])
-        how = widgets.HBox([self.lam, self.temperature], layout=widgets.Layout(flex_flow="wrap"))
-        what = widgets.HBox([self.rho, self.head], layout=widgets.Layout(flex_flow="wrap"))
-        super().__init__([where, self.jumps, self.picture, how, what])
+        wrap = widgets.Layout(flex_flow="wrap")
+        others = widgets.HBox([self.temperature, self.rho, self.head], layout=wrap)
+        self.children = [where, self.jumps, self.picture, self.lam, others]
 
     def _move(self, change: Any) -> None:
         self.scene.show(change["new"])
-        self.picture.value = self.scene.png()
+        self.show(self.scene.png())
 
     def _turn(self, change: Any) -> None:
         self.scene.turn(
@@ -56,15 +105,21 @@ class Explorer(widgets.VBox):
 
     def _draw(self) -> None:
         """The picture, and buttons to the states where the algorithms disagree most now."""
+        if self.scene.disputed != self.offered:
+            self._offer()
+        self.show(self.scene.png())
+
+    def _offer(self) -> None:
+        self.offered = self.scene.disputed
         buttons: list[widgets.Widget] = [widgets.Label("disputed:")]
         for number, t in enumerate(self.scene.disputed, 1):
             button = widgets.Button(
-                description=f"▼{number}  step {t}", layout=widgets.Layout(width="auto")
-            )
+                description=f"▼{number}  step {t}", layout=widgets.Layout(width="auto"),
+                tooltip=f"go to step {t}, where the algorithms disagree",
+            )  # fmt: skip
             button.on_click(lambda _, t=t: setattr(self.step, "value", t))
             buttons.append(button)
         self.jumps.children = buttons
-        self.picture.value = self.scene.png()
 
 
 def explore(recording: Recording) -> Explorer | Scene:
@@ -78,7 +133,7 @@ def explore(recording: Recording) -> Explorer | Scene:
 
 def slide(
     draw: Callable[[float], Figure], value: float, low: float, high: float, name: str
-) -> widgets.VBox | Figure:
+) -> Live | Figure:
     """A picture and a slider that draws it again; where a machine runs the notebook, the picture.
 
     The picture is an image of its own: `interact` waits forever for a browser that is not there.
@@ -98,7 +153,11 @@ def slide(
         return drawn(value)
 
     step = (high - low) / 100
-    slider = widgets.FloatSlider(value, min=low, max=high, step=step, description=name)
-    image = widgets.Image(value=png(value), format="png", layout={"max_width": "600px"})
-    slider.observe(lambda change: setattr(image, "value", png(change["new"])), "value")
-    return widgets.VBox([slider, image])
+    slider = widgets.FloatSlider(
+        value, min=low, max=high, step=step, description=name, tooltip=name, readout_format=".3g"
+    )
+    live = Live(f"the picture at the last {name}", width="600px")
+    live.show(png(value))
+    slider.observe(lambda change: live.show(png(change["new"])), "value")
+    live.children = [slider, live.picture]
+    return live

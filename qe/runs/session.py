@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from tqdm import tqdm
 from qe import RESULTS
 from qe.config import MACHINE, Config, ConfigError, configure, short
 from qe.envs import COUNTS
+from qe.explore import live
 from qe.learner import NotFiniteError, find_device
 from qe.runs import checkpoint
 from qe.runs.estimate import MAY_HELP, needs
@@ -218,7 +219,7 @@ class Session:
         with (self.directory / HEALTH).open(mode, newline="") as file:
             csv.writer(file, lineterminator="\n").writerow(row)
 
-    def work(self, stop: Stop, bar: tqdm) -> None:
+    def work(self, stop: Stop, bar: tqdm, draw: Callable[[], None]) -> None:
         """To the end of the run, or until told to stop."""
         returns: deque[float] = deque(maxlen=MEAN_OF)
         for rows in self.diary.keep():
@@ -229,6 +230,7 @@ class Session:
                     mean = sum(returns) / len(returns)
                     bar.set_postfix_str(f"mean of {len(returns)} games {mean:.2f}", False)
             bar.update(min(self.trainer.frame, self.config.frames) - bar.n)
+            draw()
             if stop.signal or self.due():
                 self.save()
             if stop.signal:
@@ -332,8 +334,10 @@ def run(
                 for name in (*LOGS.values(), NETWORK, HEALTH):
                     (directory / name).unlink(missing_ok=True)
             session = Session(config, directory, store)
-            with Stop() as stop, frames_bar(config, progress, session.trainer.frame) as bar:
-                session.work(stop, bar)
+            bar = frames_bar(config, progress, session.trainer.frame)
+            curve = live.growing(directory, config.frames, progress)
+            with Stop() as stop, bar, curve as draw:
+                session.work(stop, bar, draw)
             session.finish()
     except NotFiniteError as error:
         raise ConfigError(

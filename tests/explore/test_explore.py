@@ -124,6 +124,12 @@ def test_the_picture_follows_state_and_knobs(recording):
         assert scene.t == 5 and not np.array_equal(fifth, scene.image())
     scene.turn(Scene(recording).knobs)
     assert np.array_equal(fifth, scene.image())
+    for artist in scene.figure.findobj():  # drawn whole, it is the same
+        artist.set_animated(False)
+    scene.canvas.draw()
+    whole = np.asarray(scene.canvas.buffer_rgba())[..., :3].astype(int)
+    assert (np.abs(whole - fifth).max(-1) > 60).mean() < 0.001
+    assert recording.things == ("player", "enemy", "trail", "gold")
     for wrong in (-1, 60):
         with pytest.raises(ConfigError, match="step must be from 0 to 59"):
             scene.show(wrong)
@@ -142,11 +148,23 @@ def test_sliders_and_buttons_change_the_picture(recording, monkeypatch):
         getattr(explorer, slider).value = value
         shown.append(bytes(explorer.picture.value))
     assert len(set(shown)) == 5
+    for widget in (explorer.step, explorer.lam, explorer.temperature, explorer.head):
+        assert widget.tooltip
+    before = explorer.still().data
+    explorer._ipython_display_()
+    explorer.step.value = 9
+    assert "data:image/png" in before and explorer.still().data != before
     button = explorer.jumps.children[-1]
     button.click()
     assert explorer.step.value == explorer.scene.t == explorer.scene.disputed[-1]
     monkeypatch.setenv(TERMINAL, "1")
     assert isinstance(explore(recording), Scene)  # nobody to move a slider
+
+
+def test_a_wrong_name_of_an_ensemble_is_refused():
+    assert episode.find("explorer_minatar SpaceInvaders ucb").is_dir()
+    with pytest.raises(ConfigError, match="did you mean 'explorer_atari RoadRunner ucb'"):
+        episode.find("explorer_atari Roadrunner ucb")
 
 
 def test_videos_have_a_picture_for_every_step(trained, tmp_path):

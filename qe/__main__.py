@@ -252,8 +252,9 @@ def command_report(args: Arguments) -> None:
 def command_show(args: Arguments) -> None:
     made = Counter(path.parts[-5] for path in sorted((RESULTS / "runs").glob("*/*/*/*/run.json")))
     verdicts = RESULTS / "analysis" / "claims" / "verdicts.md"
-    rows = verdicts.read_text().split("\n\n")[0].splitlines()[2:] if verdicts.exists() else []
-    found = Counter(row.split(" | ")[1] for row in rows)
+    table = verdicts.read_text().split("\n\n")[0] if verdicts.exists() else "verdict"
+    header, *rows = [line.split(" | ") for line in table.splitlines()]
+    found = Counter(row[header.index("verdict")] for row in rows[1:])
 
     def listed(counts: Counter[str]) -> str:
         return ", ".join(f"{number} {name}" for name, number in counts.items()) or "none"

@@ -1,8 +1,7 @@
 """Every parameter of a run: one definition, one default (the paper's), one line on its source.
 
-`configure` puts a configuration together: the defaults below, then what a profile says of the
-suite, then what the user says. Whatever is wrong is refused with one sentence that names the
-parameter.
+`configure` takes the defaults below, then what a profile says of the suite, then what the user
+says. Whatever is wrong is refused with one sentence that names the parameter.
 """
 
 import difflib
@@ -27,15 +26,10 @@ MACHINE = ("device", "threads", "checkpoint_every", "keep_network")
 # Parameters that came after the study's first runs: at their defaults no fingerprint has them.
 LATER: tuple[str, ...] = ()
 MANY = 10**12  # more than any run has of anything
-
 PLAIN = {
-    "a valid integer": "a whole number",
-    "a valid ": "a ",
-    "greater than or equal to": "at least",
-    "less than or equal to": "at most",
-    "greater than": "more than",
-    "tuple": "list",
-}
+    "a valid integer": "a whole number", "a valid ": "a ", "greater than or equal to": "at least",
+    "less than or equal to": "at most", "greater than": "more than", "tuple": "list",
+}  # fmt: skip
 
 
 class ConfigError(ValueError):
@@ -217,9 +211,7 @@ class Config(BaseModel):
         if not self.source:
             return ALGORITHMS[self.algorithm]
         if self._function is None:
-            raise ConfigError(
-                f"{self.algorithm} is no algorithm of this package: give its function as algorithm."
-            )
+            raise ConfigError(f"{self.algorithm} is not of this package: give its function, too.")
         return own(self._function)
 
     def fingerprint(self) -> str:
@@ -227,8 +219,7 @@ class Config(BaseModel):
         values = self.model_dump(exclude={*MACHINE, "profile"})
         fields = type(self).model_fields
         values = {k: v for k, v in values.items() if k not in LATER or v != fields[k].default}
-        text = json.dumps(values, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def configure(profile: str = "default", **values: Any) -> Config:
@@ -289,10 +280,9 @@ def sentence(error: ValidationError, depth: int = 1) -> str:
     name = short(".".join(map(str, first["loc"][:depth])) or "it", quoted=False)
     if first["type"] == "extra_forbidden":
         return f"There is no {name}."
-    if first["type"] == "missing" and len(first["loc"]) <= depth:
-        return f"{name} is missing."
-    if first["type"] == "missing":  # of a list in a list
-        return f"{name} has too few values in {short(first['input'])}."
+    if first["type"] == "missing":  # all of it, or a part of a list in a list
+        part = f"has too few values in {short(first['input'])}"
+        return f"{name} {'is missing' if len(first['loc']) <= depth else part}."
     rule = first["msg"].removeprefix("Input should be ")
     for theirs, ours in PLAIN.items():
         rule = rule.replace(theirs, ours)

@@ -72,15 +72,16 @@ class Claim(BaseModel):
     counts: dict[str, int] = {}
     needs: str = ""
 
-    def evidence(self) -> list[str]:
-        """Links to what decides it, below `results`."""
+    def evidence(self, results: Path) -> list[str]:
+        """Links to what decides it, as far as it is there, relative to `results`."""
         if self.kind == "posterior":
             return ["[posterior](../notebooks/posterior.ipynb)"]
         if self.kind == "published":
             return [f"[{self.table}](reference/paper/{self.table}.csv)"]
         places = [self.better, self.worse, self.variant, self.shown, *self.among]
         experiments = dict.fromkeys(place.split("/")[0] for place in places if place)
-        return [f"[{name}](runs/{name})" for name in experiments]
+        there = {name for name in experiments if (results / "runs" / name).is_dir()}
+        return [f"[{name}](runs/{name})" if name in there else name for name in experiments]
 
 
 class Claims(BaseModel):
@@ -308,6 +309,6 @@ class Judge:
                 "verdict": found.verdict + (" (primary)" if claim.primary else ""),
                 "numbers": found.numbers,
                 "in the paper": claim.paper,
-                "from": ", ".join(claim.evidence()),
+                "from": ", ".join(claim.evidence(self.root / "results")),
             })  # fmt: skip
         return pd.DataFrame(rows).set_index("claim")

@@ -154,7 +154,7 @@ def test_an_algorithm_of_ones_own_is_part_of_the_configuration():
     assert config.fingerprint() != changed.fingerprint()
     without = configure(**json.loads(config.model_dump_json()))  # as a file has it
     assert without.fingerprint() == config.fingerprint()
-    with pytest.raises(ConfigError, match="own_algorithm is no algorithm of this package"):
+    with pytest.raises(ConfigError, match="own_algorithm is not of this package"):
         _ = without.rule
     with pytest.raises(ConfigError, match="lam has no effect on own_algorithm"):
         configure(algorithm=own_algorithm, lam=0.5)

@@ -2,6 +2,7 @@
 
 import io
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,9 +20,11 @@ POINTS = 3000  # of games in a picture, at most
 
 def watched() -> bool:
     """Is this a notebook with a person in front of it?"""
+    if "ipykernel" not in sys.modules or os.environ.get(TERMINAL):
+        return False
     from IPython.core.getipython import get_ipython
 
-    return hasattr(get_ipython(), "kernel") and not os.environ.get(TERMINAL)
+    return hasattr(get_ipython(), "kernel")
 
 
 class Curve:

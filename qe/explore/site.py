@@ -13,6 +13,7 @@ import nbformat
 from nbconvert import HTMLExporter
 
 from qe import RESULTS, ROOT
+from qe.analysis import report
 from qe.runs.notebooks import execute
 from qe.selectors import ALGORITHMS
 
@@ -20,6 +21,16 @@ TRAINING = (*ALGORITHMS, "your_own_algorithm")
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINK = re.compile(r'<a href="(?!\w+:|#)([^"#]+)([^"]*)">(.*?)</a>', re.DOTALL)
+BODY = re.compile("<body[^>]*>")
+NAVIGATION = "<nav style='padding: 1em 0 0 6em; font-family: sans-serif'>{}</nav>".format(
+    " · ".join(
+        f"<a href='{page}.html'>{name}</a>"
+        for page, name in (
+            ("README", "the project"), ("index", "notebooks"), ("report", "all results"),
+            *((path.stem, path.stem) for path in DOCUMENTS[2:]),
+        )
+    )
+)  # fmt: skip
 
 
 def write(path: Path, made: Path, out: Path) -> None:
@@ -43,13 +54,17 @@ def write(path: Path, made: Path, out: Path) -> None:
         shutil.copy(target, out / copy)
         return f'<a href="{copy.as_posix()}">{text}</a>'
 
-    (out / f"{path.stem}.html").write_text(LINK.sub(follow, html))
+    html = BODY.sub(lambda body: body[0] + NAVIGATION, LINK.sub(follow, html), count=1)
+    (out / f"{path.stem}.html").write_text(html)
 
 
 def build(out: Path, without: Collection[str] = TRAINING) -> None:
-    """The site in the folder `out`. The notebooks `without` outputs are not executed."""
+    """The site in the folder `out`. The notebooks `without` outputs are not executed.
+
+    The report has what they made.
+    """
     out.mkdir(parents=True, exist_ok=True)
-    for path in NOTEBOOKS:
+    for path in sorted(NOTEBOOKS, key=lambda path: path.stem == "claims"):  # it reads the others'
         made = path
         if path.stem not in without:
             print(f"Executing {path.name}.", flush=True)
@@ -58,9 +73,8 @@ def build(out: Path, without: Collection[str] = TRAINING) -> None:
         write(path, made, out)
     for path in DOCUMENTS:
         write(path, path, out)
-    report = RESULTS / "report.html"
-    if report.exists():
-        shutil.copy(report, out)
+    if without == TRAINING:
+        (out / "report.html").write_text(report.build(RESULTS))
     print(f"The first page is {out / 'index.html'}; README.html says what the project is.")
 
 

@@ -94,7 +94,7 @@ def test_another_lambda_beside_the_one_before(clone):
     before = clone.times()
     shown = ("tables@minatar", "curves@minatar")
     clone.set("algorithms", "ucb", "lam", value=0.5)
-    assert clone.repro(*shown) == {RUNS, *shown}
+    assert clone.repro(*shown) == {RUNS, "search", *shown}
     changed = {run for run, time in clone.times().items() if before.get(run) != time}
     assert changed == {"minatar/Breakout/ucb-lam=0.5/0"}
     analysis = clone.path / "results" / "analysis"
@@ -112,7 +112,7 @@ def test_another_lambda_beside_the_one_before(clone):
 
     # The way back is one command, and `dvc repro`.
     clone.git("checkout", "-q", "params.yaml", "dvc.lock")
-    assert clone.repro(*shown) == {RUNS, *shown}
+    assert clone.repro(*shown) == {RUNS, "search", *shown}
     assert all(clone.times()[run] == time for run, time in before.items())
 
     # As an experiment of DVC's: the run is there already.
@@ -129,6 +129,7 @@ def test_another_lambda_beside_the_one_before(clone):
 
 def test_what_is_not_as_declared_is_refused(clone):
     clone.set("grids", "minatar", "settings", value=SETTINGS | {"frames": 600})
+    clone.call("dvc", "repro", "--single-item", "search")
     refused = clone.call("dvc", "repro", "--single-item", "tables@minatar", ok=False)
     assert "was made with frames 1500, and params.yaml says 600: `dvc repro` makes it" in refused
     clone.set("grids", "minatar", "settings", value=SETTINGS | {"discont": 0.9})

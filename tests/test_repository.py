@@ -139,7 +139,7 @@ def test_notebooks_are_committed_without_outputs(path):
         "README.md",
         *(
             f"docs/{name}.md"
-            for name in ("faithfulness", "protocol", "running", "scaling", "speed")
+            for name in ("faithfulness", "protocol", "results", "running", "scaling", "speed")
         ),
     ],
 )

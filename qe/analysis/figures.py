@@ -218,10 +218,9 @@ def plot_shares(table: pd.DataFrame, xlabel: str) -> Figure:
             point, y = mark(row["variant"]), variants.index(row["variant"])
             axes.plot([row["low"], row["high"]], [y, y], color=point["color"], lw=4, alpha=0.3)
             axes.plot(row["value"], y, **point)
-        axes.set(title=game, xlim=(-0.05, 1.05), xticks=[0, 0.5, 1])
+        axes.set(title=game, xlabel=xlabel, xlim=(-0.05, 1.05), xticks=[0, 0.5, 1])
     grid[0][0].set_yticks(range(len(variants)), [label(v) for v in variants])
     grid[0][0].invert_yaxis()
-    figure.supxlabel(xlabel, fontsize="medium")
     return figure
 
 

@@ -123,9 +123,10 @@ figcaption { font-weight: 500; margin-bottom: 0.4rem }
 table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums }
 th, td { padding: 0.2rem 0.7rem; text-align: right; border-bottom: 1px solid var(--rule) }
 th:first-child { text-align: left; font-weight: 500; position: sticky; left: 0;
-  background: var(--paper); max-width: 15rem; min-width: 6rem }
-td.text { text-align: left; min-width: 6rem; max-width: 24rem }
-@media (max-width: 40rem) { th:first-child { max-width: 8rem } }
+  background: var(--paper); max-width: 20rem; min-width: 9rem }
+th.text, td.text { text-align: left; min-width: 5rem; max-width: 24rem }
+thead th:first-child { font-weight: bold }
+@media (max-width: 40rem) { th:first-child { max-width: 8rem; min-width: 6rem } }
 @media print {
   :root { --ink: #000; --paper: #fff; --rule: #bbb; --soft: #444 }
   body { font-size: 10pt }

@@ -86,8 +86,11 @@ def to_html(table: Table) -> str:
     escape = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
     header, *rows = _rows(table, "<b>{}</b>", escape)
     rows = [[LINK.sub(r'<a href="\2">\1</a>', cell) for cell in row] for row in rows]
-    head = "".join(f"<th scope=col>{cell}</th>" for cell in header)
-    cells = ["<td class=text>" if text else "<td>" for text in _is_text(table)]
+    kinds = [" class=text" if text else "" for text in _is_text(table)]
+    head = "".join(
+        f"<th scope=col{kind}>{cell}</th>" for kind, cell in zip(["", *kinds], header, strict=True)
+    )
+    cells = [f"<td{kind}>" for kind in kinds]
     body = "".join(
         f"<tr><th scope=row>{row[0]}</th>"
         + "".join(f"{open}{cell}</td>" for open, cell in zip(cells, row[1:], strict=True))

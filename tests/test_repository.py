@@ -237,3 +237,12 @@ def test_random_play_is_what_was_measured():
     returns = random_returns(configure(suite="minatar", game="Seaquest"), 1000)
     table = (ROOT / "results" / "reference" / "random" / "minatar.csv").read_text()
     assert f"Seaquest,1000,{sum(returns) / 1000:.4f}," in table
+
+
+@pytest.mark.parametrize(
+    "name", ["params.yaml", "docs/study.yaml", "qe/profiles/paper/params.yaml"]
+)
+def test_experiments_have_no_aliases(name):
+    """`dvc exp run -S` would change the anchor, and an alias put the old value back, in silence."""
+    tokens = yaml.scan((ROOT / name).read_text())
+    assert not any(isinstance(token, yaml.AliasToken | yaml.AnchorToken) for token in tokens)

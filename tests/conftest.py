@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -85,5 +86,5 @@ def root(tmp_path: Path) -> Path:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first, so that the other worker has something to do meanwhile."""
-    items.sort(key=lambda item: "test_pipeline" not in item.nodeid)
+    """The longest first, so that the other workers have something to do meanwhile."""
+    items.sort(key=lambda item: not re.search("test_pipeline|test_slurm|small_folder", item.nodeid))

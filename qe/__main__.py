@@ -282,7 +282,7 @@ PIPELINE: dict[str, Command] = {
     "execute": (command_execute, "one run of an experiment, through its notebook"),
     "analyse": (command_analyse, "one analysis notebook"),
     "report": (command_report, "all tables and figures on one page"),
-    "show": (command_show, "the main tables, and where the rest is"),
+    "show": (command_show, "what was made, the verdicts, and where the report is"),
 }
 
 

@@ -49,7 +49,7 @@ repro: $(STAMP)  ## run what is stale, then rebuild every table and figure
 	@$(BIN)/python -m qe show
 
 site: $(STAMP)  ## a static site of the notebooks, the documentation and the report (10 minutes)
-	$(BIN)/python -m qe.explore.site site
+	$(BIN)/python -m qe.analysis.site site
 
 lab: $(STAMP)  ## open the index of notebooks in JupyterLab, which asks nobody for news or updates
 	$(BIN)/jupyter lab notebooks/index.ipynb --ServerApp.root_dir=. --LabApp.news_url=None \

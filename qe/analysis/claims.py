@@ -137,6 +137,7 @@ class Judge:
         self.root = root
         self.rules = read_claims(root / FILE)
         self.params = read_params(root / PARAMS)
+        self.made: dict[str, list[Run]] = {}  # by experiment: many claims are of the same one
 
     def runs(self, place: str) -> list[Run]:
         """The runs of `experiment/variant`."""
@@ -144,9 +145,11 @@ class Judge:
         if experiment not in self.params.grids | self.params.controls:
             raise MissingError(f"{experiment} is not made")
         try:
-            found = [run for run in made_runs(self.root, experiment) if run.variant == variant]
+            if experiment not in self.made:
+                self.made[experiment] = made_runs(self.root, experiment)
         except NotMadeError:
             raise MissingError(f"{experiment} is made in part") from None
+        found = [run for run in self.made[experiment] if run.variant == variant]
         if not found:
             raise MissingError(f"{place} is not made")
         return found
@@ -182,8 +185,8 @@ class Judge:
             self.rules.margin, seeds_needed(x, y, alpha=self.rules.alpha / primaries),
         )  # fmt: skip
         if claim.score != "solved":
-            size = interval(difference, x, y).value / spread(x, y)
-            chance = float(improvement(*aligned(x, y)))
+            a, b = aligned(x, y)
+            size, chance = float(difference(a, b)) / spread(x, y), float(improvement(a, b))
             return found._replace(
                 numbers=f"{found.numbers}; {size:.1f} standard deviations of a run, a higher score "
                 f"with a chance of {chance:.2f}"

@@ -6,8 +6,6 @@ from typing import Any
 from qe.runs.experiments import split_variant
 
 PAPER_ORDER = ("bootstrapped_dqn", "double_dqn", "ensemble_voting", "ucb", "ucb_infogain")
-
-
 LABELS = {
     "double_dqn": "Double DQN",
     "bootstrapped_dqn": "Bootstrapped DQN",

@@ -21,8 +21,8 @@ from qe import RESULTS, envs
 from qe.agent import Agent, View, streams
 from qe.analysis.labels import LABELS
 from qe.config import Config, ConfigError, configure
-from qe.explore.live import watched
 from qe.network import QEnsemble
+from qe.runs.live import watched
 from qe.runs.session import NETWORK
 from qe.runs.status import check_files, read_finished
 from qe.selectors import ALGORITHMS, Actions, Floats, Given, infogain, vote_counts

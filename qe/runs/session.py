@@ -18,9 +18,8 @@ from tqdm import tqdm
 from qe import RESULTS
 from qe.config import MACHINE, Config, ConfigError, configure, short
 from qe.envs import COUNTS
-from qe.explore import live
 from qe.learner import NotFiniteError, find_device
-from qe.runs import checkpoint
+from qe.runs import checkpoint, live
 from qe.runs.estimate import MAY_HELP, needs
 from qe.runs.logs import HEALTH, Health, Logs, Mark, check_logs
 from qe.runs.progress import progress_bar
@@ -316,7 +315,7 @@ def run(
     if found == "finished" and not directory_of(directory).exists():
         return _kept(config, directory)
     find_device(config)  # what can't be run here is refused before anything is touched,
-    assert config.rule  # an algorithm of one's own without its function too
+    _ = config.rule  # an algorithm of one's own without its function too
     try:
         if found != "finished":
             print(check_resources(config, directory))

@@ -10,7 +10,7 @@ import pytest
 from qe import TERMINAL
 from qe import __main__ as command_line
 from qe.__main__ import agreed, main
-from qe.config import ConfigError, configure
+from qe.config import ConfigError
 from qe.runs.progress import progress_bar
 from qe.runs.signals import PARENT, die_with_parent
 
@@ -126,4 +126,3 @@ def test_a_long_run_that_is_not_wanted_writes_nothing(monkeypatch, capsys):
 def test_bars_are_seldom_drawn_in_a_log_file():
     with progress_bar(total=3) as bar:
         assert bar.mininterval == 30
-    assert configure(suite="minatar", game="Asterix").suite == "minatar"

@@ -2,7 +2,7 @@
 
 import re
 
-from qe.explore.site import DOCUMENTS, NOTEBOOKS, build
+from qe.analysis.site import DOCUMENTS, NOTEBOOKS, build
 
 
 def test_every_link_of_the_site_leads_to_a_file_of_it(tmp_path):

@@ -13,7 +13,7 @@ from qe import TERMINAL
 
 CODE = """
 from qe.config import configure
-from qe.explore import live
+from qe.runs import live
 from qe.runs.session import run
 live.EVERY = 0.3
 live.SHARE = 1

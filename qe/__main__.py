@@ -398,6 +398,11 @@ def say(sentence: str) -> None:
     print(f"qe: {cut(' '.join(sentence.split()))}", file=sys.stderr)
 
 
+def forget_output() -> None:
+    """What can't be printed is not tried again at the end, which would be another error."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
 def main(words: list[str] | None = None) -> int:
     words = sys.argv[1:] if words is None else words
     try:
@@ -416,10 +421,11 @@ def main(words: list[str] | None = None) -> int:
         say(str(error))
         return 2
     except BrokenPipeError:  # `| head` has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        forget_output()
         return 141
     except OSError as error:  # a full disk, a folder that may not be written to
         say(f"{error.strerror or error}: {error.filename or 'the standard output'}.")
+        forget_output()
         return 2
     except KeyboardInterrupt as stopped:
         say(str(stopped) or "Stopped.")

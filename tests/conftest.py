@@ -1,6 +1,7 @@
 import json
 import re
 import shutil
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,9 @@ from qe.runs.experiments import Run, declared, read_params
 from qe.runs.records import LOGS
 from qe.runs.status import checksums
 from qe.selectors import ALGORITHMS
+
+# A shell that starts the tests in the background has Ctrl-C ignored, and processes inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def sign(run: Run) -> None:

@@ -163,7 +163,8 @@ def test_dvc_repro_on_a_full_disk_twice_at_once_and_killed_goes_on(tmp_path):
     full = subprocess.run(
         [sys.executable, "-m", "qe", "make", "minatar", "--retries", "0"], cwd=copy.path,
         # Python takes a .pyc that a full disk has cut for a whole one: that is not tested here.
-        env=copy.env | {"PYTHONDONTWRITEBYTECODE": "1"}, capture_output=True, text=True, check=False,
+        env=copy.env | {"PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True, text=True, check=False,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (512, 512)),
     )  # fmt: skip
     assert full.returncode == 1 and "Traceback" not in full.stderr
